@@ -1,0 +1,43 @@
+PYTHON ?= python3
+ARGS ?=
+
+.NOTPARALLEL:
+.PHONY: help demo test check matrix bench clean
+
+help:
+	@echo 'make demo    run the demo'
+	@echo 'make test    run the tests (ARGS="-k name" goes to pytest)'
+	@echo 'make check   format, lint, types, tests'
+	@echo 'make matrix  the tests on every supported Python, on both loops'
+	@echo 'make bench   run the benchmarks'
+	@echo 'make clean   remove everything that was generated'
+
+demo:
+	@scripts/venv.sh .venv '$(PYTHON)' plain
+	@.venv/bin/python -m cenote demo $(ARGS)
+
+test:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@scripts/servers.sh
+	@.venv/bin/python -m pytest $(ARGS)
+
+check:
+	@scripts/venv.sh .venv '$(PYTHON)' dev
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m mypy
+	@scripts/servers.sh
+	@.venv/bin/python -m pytest $(ARGS)
+
+matrix:
+	@scripts/servers.sh
+	@scripts/matrix.sh $(ARGS)
+
+bench:
+	@scripts/venv.sh .venv '$(PYTHON)' plain
+	@.venv/bin/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .venv-3.* build dist src/*.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

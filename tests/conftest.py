@@ -1,0 +1,199 @@
+"""Runs `async def` tests, each on a loop of its own, and looks at what they leave behind."""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+
+import cenote
+from clock import Deadlocked, VirtualLoop, settle
+from servers import RedisServer
+
+Loop = asyncio.AbstractEventLoop
+AsyncTest = Callable[..., Coroutine[Any, Any, None]]
+
+POOLS = pytest.StashKey[list[cenote.Pool[Any]]]()
+
+# A slow machine is not a failure.
+hypothesis.settings.register_profile("cenote", deadline=None)
+hypothesis.settings.load_profile("cenote")
+
+
+@pytest.fixture
+def core() -> str:
+    return cenote.core
+
+
+@pytest.fixture
+def make_pool(request: pytest.FixtureRequest) -> Callable[..., cenote.Pool[Any]]:
+    """Builds a pool whose ledger is checked after the test, unless `check_ledger=False`."""
+    pools = request.node.stash.setdefault(POOLS, [])
+
+    def make(*args: Any, check_ledger: bool = True, **options: Any) -> cenote.Pool[Any]:
+        pool = cenote.Pool(*args, **options)
+        if check_ledger:
+            pools.append(pool)
+        return pool
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    if reason := RedisServer.missing():
+        pytest.skip(reason)
+    with RedisServer() as server:
+        yield server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--loop",
+        choices=["virtual", "stock", "uvloop"],
+        default="virtual",
+        help="the event loop of the async tests (default: virtual)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        marker = item.get_closest_marker("real_time")
+        if marker is not None and not marker.args:
+            raise pytest.UsageError(f"{item.nodeid}: real_time must say why: real_time('...')")
+    if config.getoption("loop") != "virtual":
+        unfit = [item for item in items if item.get_closest_marker("virtual_time")]
+        items[:] = [item for item in items if item not in unfit]
+        config.hook.pytest_deselected(items=unfit)
+
+
+def pytest_collection_finish() -> None:
+    # Makes the collection after every async test cheap: what exists by now is not looked at.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    test = pyfuncitem.obj
+    if inspect.iscoroutinefunction(test):
+        arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        run(pyfuncitem, test, arguments)
+        return True
+    given = getattr(test, "hypothesis", None)
+    # Unwrapped, because the parameters of a test share it, and each has pools of its own.
+    if given is not None and inspect.iscoroutinefunction(inner := inspect.unwrap(given.inner_test)):
+        given.inner_test = synchronous(pyfuncitem, inner)
+    return None
+
+
+def synchronous(item: pytest.Function, test: AsyncTest) -> Callable[..., None]:
+    @functools.wraps(test)
+    def example(**arguments: Any) -> None:
+        run(item, test, arguments)
+
+    return example
+
+
+def run(item: pytest.Function, test: AsyncTest, arguments: dict[str, Any]) -> None:
+    pools = item.stash.get(POOLS, [])
+    faults: list[dict[str, Any]] = []
+    loop = new_loop(item)
+
+    def note(loop: Loop, fault: dict[str, Any]) -> None:
+        faults.append(fault)
+        # uvloop only reports what a signal handler raises, such as the end of pytest's patience.
+        if isinstance(fault.get("exception"), pytest.fail.Exception):
+            loop.stop()
+
+    loop.set_exception_handler(note)
+    try:
+        loop.run_until_complete(loop.create_task(whole(test, arguments, pools), name="test"))
+    except BaseException:
+        if faults:
+            item.add_report_section("call", "event loop", describe(faults))
+        abandon(loop, pools)
+        raise
+    finally:
+        pools.clear()
+        shut(loop)
+    # Tasks report an exception that nobody retrieved when they are collected.
+    gc.collect()
+    if faults:
+        pytest.fail(f"the event loop reported:\n{describe(faults)}", pytrace=False)
+
+
+def new_loop(item: pytest.Function) -> Loop:
+    name = item.config.getoption("loop")
+    if name == "uvloop":
+        import uvloop
+
+        loop: Loop = uvloop.new_event_loop()
+        return loop
+    if name == "stock" or item.get_closest_marker("real_time"):
+        return asyncio.SelectorEventLoop()
+    return VirtualLoop()
+
+
+async def whole(test: AsyncTest, arguments: dict[str, Any], pools: list[cenote.Pool[Any]]) -> None:
+    await test(**arguments)
+    for pool in pools:
+        await pool.close()
+    await settle()
+    for pool in pools:
+        check_ledger(pool)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        lines = "\n".join(f"  {task!r}" for task in left)
+        pytest.fail(f"the test left {len(left)} tasks behind:\n{lines}", pytrace=False)
+
+
+def check_ledger(pool: cenote.Pool[Any]) -> None:
+    stats = pool.stats()
+    open_items = {
+        name: getattr(stats, name)
+        for name in ("idle", "active", "waiting", "creating", "destroying")
+        if getattr(stats, name)
+    }
+    destroyed = sum(stats.destroyed.values())
+    if stats.created != destroyed or open_items:
+        pytest.fail(
+            f"{pool!r} was closed with an open ledger: "
+            f"{stats.created} created, {destroyed} destroyed, left: {open_items}",
+            pytrace=False,
+        )
+
+
+def abandon(loop: Loop, pools: list[cenote.Pool[Any]]) -> None:
+    """After a failed test: no second error may hide the first."""
+
+    async def close(pool: cenote.Pool[Any]) -> None:
+        async with asyncio.timeout(5):
+            await pool.close()
+
+    for pool in pools:
+        with contextlib.suppress(Exception):
+            loop.run_until_complete(close(pool))
+
+
+def shut(loop: Loop) -> None:
+    try:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            with contextlib.suppress(Deadlocked):
+                loop.run_until_complete(asyncio.wait(left, timeout=5))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+def describe(faults: list[dict[str, Any]]) -> str:
+    return "\n".join(f"  {fault}" for fault in faults)
