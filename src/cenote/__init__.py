@@ -1,0 +1,39 @@
+"""cenote: one pool for everything that only one task may use at a time."""
+
+from ._core import Acquire
+from ._core import kind as core
+from .breaker import CircuitBreakerStrategy, ConsecutiveFailures, FailureRate
+from .errors import (
+    AcquireTimeoutError,
+    NotAcquiredError,
+    PoolClosedError,
+    PoolDeadlockError,
+    PoolError,
+    PoolOverloadedError,
+    ServiceUnavailableError,
+)
+from .observe import Holder, PoolEvent, Stats
+from .pool import Pool
+from .states import CircuitState
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Acquire",
+    "AcquireTimeoutError",
+    "CircuitBreakerStrategy",
+    "CircuitState",
+    "ConsecutiveFailures",
+    "FailureRate",
+    "Holder",
+    "NotAcquiredError",
+    "Pool",
+    "PoolClosedError",
+    "PoolDeadlockError",
+    "PoolError",
+    "PoolEvent",
+    "PoolOverloadedError",
+    "ServiceUnavailableError",
+    "Stats",
+    "core",
+]

@@ -1,0 +1,32 @@
+"""Which idle slots have lived or idled long enough. Slow and the same for both cores."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+
+def due(core: Any, now: float) -> list[tuple[Any, str]]:
+    """Idle slots past their lifetime or idle time, with the reason."""
+    found: list[tuple[Any, str]] = []
+    spare = core.count + core.opening - core.min_size
+    idle = core.idle_slots()
+    for slot in idle:
+        if slot.expires_at <= now:
+            found.append((slot, "max_lifetime"))
+            spare -= 1
+    if core.max_idle is not None and spare > 0:
+        for slot in sorted(idle, key=lambda slot: slot.idle_since):
+            if spare > 0 and slot.idle_since + core.max_idle <= now < slot.expires_at:
+                found.append((slot, "max_idle"))
+                spare -= 1
+    return found
+
+
+def next_due(core: Any) -> float:
+    """When `due` may have something to say again: loop time, or inf."""
+    idle = core.idle_slots()
+    when: float = min((slot.expires_at for slot in idle), default=inf)
+    if core.max_idle is not None and idle and core.count + core.opening > core.min_size:
+        when = min(when, min(slot.idle_since for slot in idle) + core.max_idle)
+    return when

@@ -1,0 +1,204 @@
+"""The fast path in Python: acquire and release, as far as nothing has to be waited for.
+
+`native.c` has the same two classes. What suspends, fails or is observed is in `runtime.py` and
+`waiting.py`, which both share.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from types import CodeType, TracebackType
+from typing import Any, Generic, TypeVar
+
+from ..caller import caller
+from ..hooks import is_awaitable
+from ..options import UNSET, Unset, optional_duration
+from ..states import ClaimState, Phase
+from .parts import Claim, Slot
+from .pure import Core
+
+T = TypeVar("T")
+
+
+class Acquire(Claim, Generic[T]):
+    """One acquire of a pool; it does nothing until it is awaited or entered, once."""
+
+    __slots__ = ("_front", "_steps", "_used")
+
+    def __init__(self, front: Any, timeout: float | None, code: CodeType, instruction: int) -> None:
+        super().__init__()
+        self.code = code
+        self.instruction = instruction
+        self.timeout = timeout
+        self._front = front
+        self._used = False
+        self._steps: Generator[Any, None, T] | None = None  # driven as a coroutine
+
+    def __await__(self) -> Generator[Any, None, T]:
+        ready, found, verdict = self._begin()
+        if not ready:
+            found = yield from self._front._obtain(self, found, verdict).__await__()
+        return found  # type: ignore[no-any-return]
+
+    async def __aenter__(self) -> T:
+        self.in_block = True
+        ready, found, verdict = self._begin()
+        if not ready:
+            found = await self._front._obtain(self, found, verdict)
+        return found  # type: ignore[no-any-return]
+
+    def send(self, value: Any) -> Any:
+        """With throw and close: a coroutine to asyncio, so that create_task() takes it."""
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+        self._used = True
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        slot = self.slot
+        if self.state is not ClaimState.HOLDING or slot is None:
+            return  # released or discarded inside the block
+        if error is not None:
+            await self._front._leave(self, error)
+            return
+        self._front._check_loop()
+        operation = self._front._give_back(slot)
+        if not operation.done:
+            await operation
+        else:
+            operation.result()
+
+    def _begin(self) -> tuple[bool, Any, Any]:
+        """True and the resource; or False, the slot that is in hand already, and its verdict."""
+        front = self._front
+        if self._used:
+            raise RuntimeError(
+                "this acquire() was used before; call pool.acquire() for each resource"
+            )
+        front._enter()
+        self._used = True
+        core = front._core
+        now = self.began = front._time()
+        self.task = front._current_task()
+        self.before = core.idle_orders
+        front._admit_or_raise(self)
+        slot: Slot | None = core.take()
+        if slot is None or slot.expires_at <= now:
+            return False, slot, None
+        if front._before_acquire is not None:
+            try:
+                verdict = front._before_acquire(slot.resource)
+            except BaseException as error:
+                self._refused(slot, error)
+                return False, None, None
+            if verdict is False:
+                self._refused(slot, None)
+                return False, None, None
+            if is_awaitable(verdict):
+                return False, slot, verdict
+            if core.phase is Phase.CLOSED:  # by the hook
+                return False, slot, True
+        resource = slot.resource  # a subscriber may discard it
+        core.hold(self, slot, now, 0.0)
+        if front._subscribers or front._hold_warning is not None:
+            front._held(self, slot)
+        return True, resource, None
+
+    def _refused(self, slot: Slot, error: BaseException | None) -> None:
+        try:
+            self._front._refuse(slot, error)
+        except BaseException:
+            self._front._core.dismiss(self)
+            raise
+
+
+class Front(Generic[T]):
+    """The fast path of a pool: what needs no waiting."""
+
+    _core: Core
+
+    def __init__(self) -> None:
+        self._loop: Any = None
+        self._thread = 0  # in which the loop runs
+        self._direct_clock = False  # for the native core: the loop's time is the monotonic clock
+        self._time: Any = None
+        self._before_acquire: Any = None
+        self._before_release: Any = None
+        self._strategy: Any = None
+        self._subscribers: tuple[Any, ...] = ()
+        self._hold_warning: float | None = None
+        self._acquire_timeout: float | None = None
+
+    def acquire(self, timeout: float | Unset | None = UNSET) -> Acquire[T]:
+        """`await` it, or use it as `async with`; by itself it does nothing."""
+        limit = (
+            self._acquire_timeout
+            if isinstance(timeout, Unset)
+            else optional_duration("timeout", timeout)
+        )
+        return Acquire(self, limit, *caller(sys._getframe(1)))
+
+    def try_acquire(self) -> T | None:
+        """An idle resource, or a new one of a sync factory; None if that needs waiting."""
+        return self._try_acquire_slow()  # type: ignore[no-any-return,attr-defined]
+
+    def release(self, resource: T) -> Any:
+        """Give a resource back. Under way when this returns; awaiting it tells the end."""
+        self._check_loop()  # type: ignore[attr-defined]
+        slot = self._leased(resource, "release")  # type: ignore[attr-defined]
+        return self._completed(self._give_back(slot))  # type: ignore[attr-defined]
+
+    def _give_back(self, slot: Slot) -> Any:
+        """The holder gives the slot back: an Operation that leads to the end."""
+        runtime: Any = self
+        claim = self._core.reclaim(slot, self._time())
+        if self._subscribers:
+            runtime._returned(claim, slot)
+        if self._before_release is not None:
+            try:
+                verdict = self._before_release(slot.resource)
+            except BaseException as error:
+                return runtime._examine(slot, None, error)
+            if verdict is False or is_awaitable(verdict):
+                return runtime._examine(slot, verdict, None)
+        if self._strategy is not None:
+            runtime._report_success(slot.probe)
+        return runtime._settle(slot)
+
+    @property
+    def count(self) -> int:
+        """Idle and active resources."""
+        return self._core.count
+
+    @property
+    def idle_count(self) -> int:
+        """Resources that nobody uses."""
+        return self._core.idle_count
+
+    @property
+    def active_count(self) -> int:
+        """Resources that are out, or in a hook."""
+        return self._core.active
+
+    @property
+    def waiting_count(self) -> int:
+        """Acquires that wait."""
+        return self._core.waiting
+
+    def __len__(self) -> int:
+        return self._core.count

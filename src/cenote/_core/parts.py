@@ -1,0 +1,87 @@
+"""What the core hands out and takes back: slots and claims. Objects, not numbers to remember."""
+
+from __future__ import annotations
+
+from math import inf
+from types import CodeType
+from typing import Any
+
+from ..states import ClaimState, SlotState
+
+
+class Slot:
+    """One place in the pool, from the permit to create a resource until that resource is gone."""
+
+    __slots__ = (
+        "expires_at",
+        "generation",
+        "idle_order",
+        "idle_since",
+        "lease",
+        "probe",
+        "resource",
+        "state",
+        "twin",
+        "uses",
+    )
+
+    def __init__(self, generation: int) -> None:
+        self.state = SlotState.OPENING
+        self.resource: Any = None
+        self.generation = generation  # of the pool when its creation began
+        self.expires_at = inf  # loop time; inf: no max_lifetime
+        self.idle_since = 0.0  # loop time of the last return
+        self.idle_order = 0  # when it last became idle, counted, not timed
+        self.uses = 0  # how often it was handed out
+        self.probe = 0  # recovery in which it was handed out; 0: outside of any
+        self.lease: Claim | None = None  # who holds it, while LEASED
+        self.twin: Slot | None = None  # next older leased slot with the identical resource
+
+
+class Claim:
+    """One acquire: it may wait, is granted a slot, and holds it until the return."""
+
+    __slots__ = (
+        "before",
+        "began",
+        "code",
+        "deadline",
+        "error",
+        "in_block",
+        "instruction",
+        "next",
+        "number",
+        "previous",
+        "probe",
+        "reason",
+        "since",
+        "slot",
+        "state",
+        "task",
+        "timeout",
+        "turn",
+        "waiting",
+        "warned",
+    )
+
+    def __init__(self) -> None:
+        self.state = ClaimState.ASKING
+        self.slot: Slot | None = None  # granted and not yet used, or held
+        self.error: BaseException | None = None  # why it FAILED
+        self.task: Any = None  # the task that awaits it
+        self.timeout: float | None = None  # seconds for the whole; None: for ever
+        self.deadline: float | None = None  # loop time; None: for ever
+        self.began = 0.0  # loop time of the asking
+        self.before = 0  # only what became idle before this order is taken without waiting
+        self.waiting: Any = None  # the slow part of an acquire that could not be served at once
+        self.since = 0.0  # loop time of the hand-out
+        self.number = 0  # of that hand-out: of two at the same time, which was first
+        self.code: CodeType | None = None  # the caller of acquire()
+        self.instruction = 0  # its offset there; the line is worked out when asked
+        self.in_block = False  # held by `async with`
+        self.reason: str | None = None  # why it is pinned, for holders
+        self.probe = 0  # recovery whose place it took; 0: none
+        self.turn = 0  # place in the queue, for good; 0: never queued
+        self.warned = False  # held_long was said
+        self.previous: Claim | None = None
+        self.next: Claim | None = None

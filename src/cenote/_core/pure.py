@@ -1,0 +1,555 @@
+"""The machine that decides: who gets which slot, who waits, what must be created or destroyed.
+
+Rules of this file:
+
+- It is synchronous and calls nobody: no hook, no logging, no clock, no event loop. `now` comes in
+  as an argument, what has to be done goes out as an answer, and the caller does it.
+- It is consistent whenever a method returns. While one runs, `busy` is set: a finalizer that
+  starts in the middle of it (the garbage collector may run anywhere) must come back later.
+- What must not be forgotten is an object, not a number: a `Slot` handed out comes back as `put`,
+  `retire` or `fail_slot`; a `Claim` ends in `hold`, `fail` or `leave`.
+
+Capacity is `opening + count + closing <= max_size`, and `count` is idle + active; whatever is
+neither idle nor leased is RESERVED, in the caller's hands, and counts as active.
+
+Waiters are an intrusive linked list in the order of their turns: append, pop-oldest and remove are
+O(1). A claim that was granted something unusable waits again with its old turn, hence in front.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from math import inf
+from typing import Any
+
+from ..errors import IllegalTransition
+from ..states import CLAIM, POOL, SLOT, CircuitState, ClaimState, Phase
+from .parts import Claim, Slot
+
+__all__ = ["Claim", "Core", "Slot"]
+
+
+class Core:
+    """The state of one pool. See the head of this file for its rules."""
+
+    def __init__(
+        self,
+        *,
+        min_size: int,
+        max_size: int,
+        max_uses: int | None,
+        max_idle: float | None,
+        lifo: bool,
+        recovering_limit: int,
+        sync_factory: bool,
+    ) -> None:
+        self.min_size = min_size
+        self.max_size = max_size
+        self.max_uses = max_uses
+        self.max_idle = max_idle
+        self.lifo = lifo
+        self.recovering_limit = recovering_limit
+        self.sync_factory = sync_factory  # waiters create in their own task; else the pool does
+        self.reset()
+        self.circuit = CircuitState.ACTIVE
+        self.recovery = 0  # number of the latest recovery
+        self.phase = Phase.NEW
+
+    def reset(self) -> None:
+        """Forget everything that exists: a new pool, or the child of a fork."""
+        self.busy = 0  # depth of core methods under way
+        self.idle: deque[Slot] = deque()
+        self.leased: dict[int, Slot] = {}  # id(resource) -> newest leased slot with it
+        self.granted: dict[Claim, None] = {}
+        self.waiting_tasks: dict[Any, Claim] = {}  # task -> its claim that waits
+        self.first: Claim | None = None
+        self.last: Claim | None = None
+        self.generation = 0
+        self.count = 0  # idle + active
+        self.opening = 0
+        self.closing = 0
+        self.out = 0  # leased slots
+        self.waiting = 0  # claims in the queue
+        self.probes = 0  # places of the present recovery that are taken
+        self.unplaced = 0  # waiters from before the present recovery
+        self.turns = 0  # turns given out
+        self.idle_orders = 0  # times a slot became idle
+        self.acquired = self.released = 0  # in total
+        self.wait_time = self.max_wait_time = 0.0  # seconds, of those that were served
+        self.hold_time = self.max_hold_time = 0.0  # seconds, of those that came back
+        self.phase = Phase.NEW
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> int:
+        return self.count - len(self.idle)
+
+    @property
+    def total(self) -> int:
+        return self.opening + self.count + self.closing
+
+    @property
+    def idle_count(self) -> int:
+        return len(self.idle)
+
+    @property
+    def granted_count(self) -> int:
+        return len(self.granted)
+
+    def idle_slots(self) -> list[Slot]:
+        """Oldest first."""
+        return list(self.idle)
+
+    def leases(self) -> list[Claim]:
+        """Whoever holds a slot, in no order."""
+        found = []
+        for slot in list(self.leased.values()):
+            twin: Slot | None = slot
+            while twin is not None:
+                if twin.lease is not None:
+                    found.append(twin.lease)
+                twin = twin.twin
+        return found
+
+    def pending(self) -> list[Claim]:
+        """Every claim that is granted or waits, oldest first."""
+        return [*self.granted, *self._queue()]
+
+    def find(self, resource: object, task: Any) -> Slot | None:
+        """The leased slot with this very resource: the task's own first, else the oldest."""
+        slot = self.leased.get(id(resource))
+        if slot is None or slot.twin is None:
+            return slot
+        own = None
+        while True:
+            if task is not None and slot.lease is not None and slot.lease.task is task:
+                own = slot
+            if slot.twin is None:
+                return own or slot
+            slot = slot.twin
+
+    def has_twins(self, resource: object) -> bool:
+        """Whether several leased slots have this very resource."""
+        slot = self.leased.get(id(resource))
+        return slot is not None and slot.twin is not None
+
+    # -- slots -----------------------------------------------------------------------------------
+
+    def take(self, before: float = inf) -> Slot | None:
+        """An idle slot that no waiter is owed, if it became idle before that order: RESERVED."""
+        if len(self.idle) <= self.waiting:
+            return None
+        slot = self.idle[-1 if self.lifo else 0]
+        if slot.idle_order > before:
+            return None
+        return self._unidle(slot)
+
+    def take_this(self, slot: Slot) -> None:
+        """Reserve one idle slot out of order."""
+        self.busy += 1
+        try:
+            slot.state = _after("slot", SLOT, slot.state, "take")
+            self.idle.remove(slot)
+        finally:
+            self.busy -= 1
+
+    def permit(self) -> Slot | None:
+        """The right to create one more, if there is room that no waiter is owed."""
+        if len(self.idle) + self.max_size - self.total <= self.waiting:
+            return None
+        return self.permit_for_pool()
+
+    def permit_for_pool(self) -> Slot | None:
+        """The right to create one more, whoever gets it in the end."""
+        if self.total >= self.max_size:
+            return None
+        slot = Slot(self.generation)
+        self.opening += 1
+        return slot
+
+    def open_slot(self, slot: Slot, resource: object, expires_at: float = inf) -> None:
+        """The factory has made the resource: OPENING -> RESERVED."""
+        self.busy += 1
+        try:
+            slot.state = _after("slot", SLOT, slot.state, "open")
+            slot.resource = resource
+            slot.expires_at = expires_at
+            self.opening -= 1
+            self.count += 1
+        finally:
+            self.busy -= 1
+
+    def fail_slot(self, slot: Slot) -> None:
+        """A permit comes back unused, or its factory failed."""
+        slot.state = _after("slot", SLOT, slot.state, "fail")
+        self.opening -= 1
+
+    def put(self, slot: Slot, now: float) -> str | None:
+        """RESERVED -> IDLE, or else the reason for which it must be retired."""
+        reason = self.unfit(slot, now)
+        if reason is not None:
+            return reason
+        self.busy += 1
+        try:
+            slot.state = _after("slot", SLOT, slot.state, "put")
+            self._give_place(slot)
+            slot.idle_since = now
+            self.idle_orders += 1
+            slot.idle_order = self.idle_orders
+            self.idle.append(slot)
+        finally:
+            self.busy -= 1
+        return None
+
+    def put_back(self, slot: Slot, now: float) -> str | None:
+        """`put` for a slot that was only looked at: its idle time goes on."""
+        since = slot.idle_since
+        reason = self.put(slot, now)
+        slot.idle_since = since
+        return reason
+
+    def untake(self, slot: Slot) -> None:
+        """Undo `take` to the letter."""
+        self.busy += 1
+        try:
+            slot.state = _after("slot", SLOT, slot.state, "put")
+            if self.lifo:
+                self.idle.append(slot)
+            else:
+                self.idle.appendleft(slot)
+        finally:
+            self.busy -= 1
+
+    def unfit(self, slot: Slot, now: float) -> str | None:
+        """Why this slot may not be handed out again, if so."""
+        if self.phase is Phase.CLOSED:
+            return "closed"
+        if slot.generation != self.generation:
+            return "retired"
+        if self.count + self.opening > self.max_size:
+            return "resized"
+        if slot.expires_at <= now:
+            return "max_lifetime"
+        if self.max_uses is not None and slot.uses >= self.max_uses:
+            return "max_uses"
+        return None
+
+    def retire(self, slot: Slot) -> None:
+        """RESERVED -> CLOSING: its destructor is about to be called."""
+        self.busy += 1
+        try:
+            slot.state = _after("slot", SLOT, slot.state, "retire")
+            self._give_place(slot)
+            self.count -= 1
+            self.closing += 1
+        finally:
+            self.busy -= 1
+
+    def finish(self, slot: Slot) -> None:
+        """The destructor is done: the slot is free again."""
+        slot.state = _after("slot", SLOT, slot.state, "finish")
+        slot.resource = None
+        self.closing -= 1
+
+    # -- claims ----------------------------------------------------------------------------------
+
+    def admit(self, claim: Claim) -> bool:
+        """Whether the breaker lets this claim in; while RECOVERING it takes a place."""
+        if self.circuit is CircuitState.ACTIVE:
+            return True
+        if self.circuit is CircuitState.INACTIVE:
+            return False
+        if self.probes + self.unplaced >= self.recovering_limit - self._owed_again():
+            return False
+        self.probes += 1
+        claim.probe = self.recovery
+        return True
+
+    def dismiss(self, claim: Claim) -> None:
+        """A claim ends without a slot and without having waited: its place is free again."""
+        self._give_place(claim)
+
+    def reserve(self, claim: Claim, slot: Slot) -> None:
+        """A newcomer took this slot and a hook looks at it: it may be failed meanwhile."""
+        claim.state = _after("claim", CLAIM, claim.state, "grant")
+        claim.slot = slot
+        self.granted[claim] = None
+
+    def ask_again(self, claim: Claim) -> None:
+        """A newcomer's slot was rejected: it looks for another one."""
+        claim.state = _after("claim", CLAIM, claim.state, "ask")
+        claim.slot = None
+        self.granted.pop(claim, None)
+
+    def wait(self, claim: Claim) -> None:
+        """Into the queue: at the end, or where it was if it has had its turn."""
+        self.busy += 1
+        try:
+            claim.state = _after("claim", CLAIM, claim.state, "wait")
+            claim.slot = None
+            self.granted.pop(claim, None)
+            if claim.turn == 0:
+                self.turns += 1
+                claim.turn = self.turns
+            self._link(claim)
+            self.waiting += 1
+            if claim.task is not None:
+                self.waiting_tasks[claim.task] = claim
+            if self._unplaced(claim):
+                self.unplaced += 1
+        finally:
+            self.busy -= 1
+
+    def grant(self) -> Claim | None:
+        """Hand the next free thing to the oldest waiter; None: nothing free, or nobody waits."""
+        claim = self.first
+        if claim is None:
+            return None
+        if self._unplaced(claim) and self.probes >= self.recovering_limit:
+            return None
+        self.busy += 1
+        try:
+            if self.idle:
+                slot = self._unidle(self.idle[-1 if self.lifo else 0])
+            elif self.sync_factory and self.total < self.max_size:
+                slot = Slot(self.generation)
+                self.opening += 1
+            else:
+                return None
+            self._dequeue(claim)
+            if self.circuit is CircuitState.RECOVERING and claim.probe != self.recovery:
+                claim.probe = self.recovery
+                self.probes += 1
+            claim.state = _after("claim", CLAIM, claim.state, "grant")
+            claim.slot = slot
+            self.granted[claim] = None
+        finally:
+            self.busy -= 1
+        return claim
+
+    def hold(self, claim: Claim, slot: Slot, now: float, waited: float = 0.0) -> None:
+        """The claim holds the slot from now on: RESERVED -> LEASED."""
+        self.busy += 1
+        try:
+            state = _after("slot", SLOT, slot.state, "lease")
+            claim.state = _after("claim", CLAIM, claim.state, "hold")
+            slot.state = state
+            self.granted.pop(claim, None)
+            claim.slot = slot
+            claim.since = now
+            slot.lease = claim
+            slot.uses += 1
+            key = id(slot.resource)
+            slot.twin = self.leased.get(key)
+            self.leased[key] = slot
+            self.out += 1
+            self.acquired += 1
+            claim.number = self.acquired
+            self.wait_time += waited
+            self.max_wait_time = max(self.max_wait_time, waited)
+        finally:
+            self.busy -= 1
+
+    def reclaim(self, slot: Slot, now: float = 0.0) -> Claim:
+        """The holder gives it back, or loses it: LEASED -> RESERVED."""
+        self.busy += 1
+        try:
+            slot.state = _after("slot", SLOT, slot.state, "reclaim")
+            self._unlease(slot)
+            claim = slot.lease
+            assert claim is not None
+            slot.lease = None
+            slot.probe = claim.probe
+            claim.slot = None
+            claim.state = _after("claim", CLAIM, claim.state, "end")
+            self.out -= 1
+            self.released += 1
+            held = now - claim.since
+            self.hold_time += held
+            self.max_hold_time = max(self.max_hold_time, held)
+        finally:
+            self.busy -= 1
+        return claim
+
+    def fail(self, claim: Claim, error: BaseException) -> None:
+        """It gets this error instead. What it was granted stays in `claim.slot`."""
+        self._end(claim, "fail")
+        claim.error = error
+
+    def leave(self, claim: Claim) -> None:
+        """It no longer wants anything. What it was granted stays in `claim.slot`."""
+        self._end(claim, "leave")
+
+    def circle(self, claim: Claim, deadlines: bool) -> list[Claim]:
+        """The leases, if all of them belong to blocks of tasks that wait here: a deadlock.
+
+        `claim` counts as waiting. `deadlines`: whether waiters with a deadline count, too.
+        """
+        if self.opening or self.closing or self.out == 0 or self.out != self.count:
+            return []
+        if self.total < self.max_size:
+            return []  # there is room: it waits for the breaker
+        leases = []
+        for lease in self.leases():
+            if not lease.in_block or lease.task is None:
+                return []
+            if lease.task is not claim.task:
+                waiter = self.waiting_tasks.get(lease.task)
+                if waiter is None or (waiter.deadline is not None and not deadlines):
+                    return []
+            leases.append(lease)
+        return leases
+
+    # -- what to do next -------------------------------------------------------------------------
+
+    def demand(self) -> int:
+        """How many creations the pool must start now for those who wait."""
+        if self.sync_factory or not self.waiting:
+            return 0
+        wanted = self.waiting
+        if self.circuit is CircuitState.RECOVERING:
+            free = max(0, self.recovering_limit - self.probes)
+            wanted += min(self.unplaced, free) - self.unplaced
+        return max(0, min(wanted - len(self.idle) - self.opening, self.max_size - self.total))
+
+    def shortage(self) -> int:
+        """How many are missing to `min_size`."""
+        if self.phase is not Phase.OPEN or self.circuit is CircuitState.INACTIVE:
+            return 0
+        missing = self.min_size - self.count - self.opening
+        return max(0, min(missing, self.max_size - self.total))
+
+    def surplus(self) -> int:
+        """How many idle slots are too many after a resize."""
+        return max(0, min(self.count + self.opening - self.max_size, len(self.idle)))
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def move(self, event: str) -> None:
+        """open, unopen, drain, close."""
+        self.phase = _after("pool", POOL, self.phase, event)
+
+    def set_circuit(self, state: CircuitState) -> None:
+        self.circuit = state
+        self.probes = 0
+        self.unplaced = 0
+        if state is CircuitState.RECOVERING:
+            self.recovery += 1
+            self.unplaced = self.waiting
+
+    def disown(self) -> None:
+        """After a fork: whoever held or waited in the parent has no business here."""
+        for lease in self.leases():
+            lease.state = ClaimState.ENDED
+        for claim in self.pending():
+            claim.state = ClaimState.ABANDONED
+
+    def reports(self, probe: int) -> bool:
+        """Whether an outcome with this probe number concerns the breaker."""
+        return self.circuit is not CircuitState.RECOVERING or probe == self.recovery
+
+    # -- inner -----------------------------------------------------------------------------------
+
+    def _unidle(self, slot: Slot) -> Slot:
+        self.busy += 1
+        try:
+            slot.state = _after("slot", SLOT, slot.state, "take")
+            if self.lifo:
+                self.idle.pop()
+            else:
+                self.idle.popleft()
+        finally:
+            self.busy -= 1
+        return slot
+
+    def _unlease(self, slot: Slot) -> None:
+        key = id(slot.resource)
+        newest = self.leased[key]
+        if newest is slot:
+            if slot.twin is None:
+                del self.leased[key]
+            else:
+                self.leased[key] = slot.twin
+        else:
+            while newest.twin is not slot:
+                assert newest.twin is not None
+                newest = newest.twin
+            newest.twin = slot.twin
+        slot.twin = None
+
+    def _end(self, claim: Claim, event: str) -> None:
+        self.busy += 1
+        try:
+            state = _after("claim", CLAIM, claim.state, event)
+            if claim.state is ClaimState.WAITING:
+                self._dequeue(claim)
+            else:
+                self.granted.pop(claim, None)
+            claim.state = state
+            self._give_place(claim)
+        finally:
+            self.busy -= 1
+
+    def _give_place(self, owner: Claim | Slot) -> None:
+        if owner.probe and owner.probe == self.recovery and self.circuit is CircuitState.RECOVERING:
+            self.probes -= 1
+        owner.probe = 0
+
+    def _owed_again(self) -> int:
+        """Granted before this recovery: if that is of no use they wait again, before newcomers."""
+        return sum(claim.probe != self.recovery for claim in self.granted)
+
+    def _unplaced(self, claim: Claim) -> bool:
+        return self.circuit is CircuitState.RECOVERING and claim.probe != self.recovery
+
+    def _queue(self) -> Iterator[Claim]:
+        claim = self.first
+        while claim is not None:
+            yield claim
+            claim = claim.next
+
+    def _link(self, claim: Claim) -> None:
+        after = self.last
+        if after is not None and after.turn > claim.turn:
+            # It has its old turn: near the front, behind others of the kind at most.
+            before = self.first
+            assert before is not None
+            while before.turn < claim.turn:
+                before = before.next
+                assert before is not None
+            after = before.previous
+        claim.previous = after
+        claim.next = self.first if after is None else after.next
+        if claim.previous is None:
+            self.first = claim
+        else:
+            claim.previous.next = claim
+        if claim.next is None:
+            self.last = claim
+        else:
+            claim.next.previous = claim
+
+    def _dequeue(self, claim: Claim) -> None:
+        if claim.previous is None:
+            self.first = claim.next
+        else:
+            claim.previous.next = claim.next
+        if claim.next is None:
+            self.last = claim.previous
+        else:
+            claim.next.previous = claim.previous
+        claim.previous = claim.next = None
+        self.waiting -= 1
+        if self.waiting_tasks.get(claim.task) is claim:
+            del self.waiting_tasks[claim.task]
+        if self._unplaced(claim):
+            self.unplaced -= 1
+
+
+def _after(machine: str, law: Any, state: Any, event: str) -> Any:
+    try:
+        return law[state, event]
+    except KeyError:
+        raise IllegalTransition(machine, state, event) from None

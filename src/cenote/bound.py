@@ -1,0 +1,277 @@
+"""The ground under a pool: loop, thread, clock, events, breaker, and what happens on fork."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any, Generic, TypeVar, cast
+
+from . import errors, fork
+from ._core import Claim, Core, Front, Slot
+from .breaker import CircuitBreakerStrategy
+from .hooks import is_async
+from .maintenance import Maintenance
+from .observe import PoolEvent, Subscription, Totals, logger, send, task_name
+from .options import Settings
+from .states import CircuitState, ClaimState, Phase
+from .work import Operation, Work
+
+T = TypeVar("T")
+
+
+class Bound(Front[T], Generic[T]):
+    """The ground that a pool stands on: its loop, thread and clock, its events and its breaker."""
+
+    def __init__(self, settings: Settings, strategy: CircuitBreakerStrategy | None) -> None:
+        super().__init__()
+        self._settings = settings
+        self._strategy: CircuitBreakerStrategy | None = strategy
+        self._name = settings.name
+        self._before_acquire = settings.before_acquire
+        self._before_release = settings.before_release
+        self._destructor = settings.destructor
+        self._core = self._new_core()
+        self._maintenance = Maintenance(
+            cast(Any, self),
+            healthcheck=settings.healthcheck,
+            interval=settings.healthcheck_interval,
+            hold_warning=settings.hold_warning,
+        )
+        self._context = copy_context()  # of the constructor: factories run in copies of it
+        self._subscribers: tuple[Subscription, ...] = ()
+        self._acquire_timeout = settings.acquire_timeout
+        self._hold_warning = settings.hold_warning
+        self._totals = Totals()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # in which the loop runs
+        self._time: Callable[[], float] = time.monotonic  # the loop's clock, once bound
+        self._works: set[Work] = set()
+        self._creations: dict[Slot, Work] = {}
+        self._openers: list[list[BaseException]] = []  # what each open() under way has heard of
+        self._changes: list[asyncio.Future[None]] = []  # of those who wait in open()
+        self._failure: BaseException | None = None  # the last one that was reported
+        self._factory_error: BaseException | None = None  # the last one
+        self._factory_failures = 0  # in total
+        self._circuit_since: float | None = None  # when the breaker last changed
+        self._closing: Operation | None = None  # from the first close() on
+        self._shut_over = False  # everything idle is being destroyed, or is gone
+        self._closed_sent = False  # subscribers have heard of it
+        self._closers: list[Any] = []  # the close() calls that wait
+        self._drain_timer: asyncio.TimerHandle | None = None
+        fork.watch(self)
+
+    def _new_core(self) -> Core:
+        settings = self._settings
+        return Core(
+            min_size=settings.min_size,
+            max_size=settings.max_size,
+            max_uses=settings.max_uses,
+            max_idle=settings.max_idle,
+            lifo=settings.lifo,
+            recovering_limit=settings.recovering_limit,
+            sync_factory=not is_async(settings.factory),
+        )
+
+    # -- the loop and the thread -----------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """At the head of what needs an open pool: opens a new one, refuses a closed one."""
+        phase = self._core.phase
+        if phase is Phase.OPEN and asyncio._get_running_loop() is self._loop:
+            return
+        if phase is Phase.CLOSED or phase is Phase.DRAINING:
+            raise errors.closed(self._name, draining=phase is Phase.DRAINING)
+        if phase is Phase.NEW:
+            self._bind()
+        else:
+            self._check_loop()
+
+    def _check_loop(self) -> None:
+        loop = self._loop
+        running = asyncio._get_running_loop()
+        if running is loop or loop is None:
+            return
+        if running is None and self._in_own_thread():
+            return  # plain code, between two runs of the loop
+        raise errors.elsewhere(
+            self._name,
+            other_thread=threading.get_ident() != self._thread,
+            loop_closed=loop.is_closed(),
+        )
+
+    def _in_own_thread(self) -> bool:
+        loop = self._loop
+        return loop is None or (threading.get_ident() == self._thread and not loop.is_closed())
+
+    def _current_task(self) -> asyncio.Task[Any] | None:
+        return None if self._loop is None else asyncio.current_task(self._loop)
+
+    def _bind(self) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._time = loop.time
+        self._direct_clock = _is_monotonic(loop)
+        self._core.move("open")
+        self._maintenance.start(loop)
+        if self._subscribers:
+            self._emit("opened")
+        self._advance()
+
+    def _unbind(self) -> None:
+        self._maintenance.stop()
+        self._loop = None
+        self._thread = 0
+        self._time = time.monotonic
+        self._direct_clock = True
+
+    def _from_finalizer(self, step: Callable[[], object]) -> None:
+        """Do this now if this is the loop's own thread and no step is under way; else later."""
+        loop = self._loop
+        if loop is None:
+            return
+        if threading.get_ident() == self._thread and not self._core.busy:
+            step()
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(step)
+
+    def after_fork(self) -> object:
+        core = self._core
+        kept = (
+            core,
+            self._works,
+            self._creations,
+            self._loop,
+            self._changes,
+            self._drain_timer,
+        )
+        core.disown()
+        self._core = self._new_core()
+        self._core.set_circuit(core.circuit)
+        self._core.min_size, self._core.max_size = core.min_size, core.max_size
+        self._core.sync_factory = core.sync_factory
+        if core.phase is Phase.CLOSED or core.phase is Phase.DRAINING:
+            self._core.move("close")
+        self._works, self._creations, self._changes = set(), {}, []
+        self._totals = Totals()
+        self._closing, self._shut_over, self._closed_sent = None, False, False
+        self._openers, self._closers = [], []
+        self._drain_timer = None
+        maintenance, self._maintenance = self._maintenance, self._maintenance.anew()
+        self._loop, self._thread, self._time = None, 0, time.monotonic
+        return kept, maintenance
+
+    def _advance(self) -> None:
+        """Serve whoever can be served."""
+        raise NotImplementedError
+
+    def _fail(self, claim: Claim, error: BaseException) -> None:
+        raise NotImplementedError
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def _emit(
+        self,
+        kind: str,
+        resource: T | None = None,
+        task: asyncio.Task[Any] | None = None,
+        *,
+        duration: float | None = None,
+        reason: str | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        send(
+            self._subscribers,
+            PoolEvent(
+                kind=kind,
+                pool=cast(Any, self),
+                time=self._time(),
+                resource=resource,
+                task=None if task is None else task_name(task),
+                duration=duration,
+                reason=reason,
+                error=error,
+            ),
+        )
+
+    def _changed(self) -> None:
+        """Wake those who wait in open()."""
+        changes, self._changes = self._changes, []
+        for future in changes:
+            if not future.done():
+                future.set_result(None)
+
+    async def _next_change(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._changes.append(future)
+        await future
+
+    # -- circuit breaker -------------------------------------------------------------------------
+
+    def _switch(self, state: CircuitState) -> None:
+        self._check_loop()
+        core = self._core
+        if core.circuit is state:
+            return
+        before = core.circuit
+        core.set_circuit(state)
+        self._circuit_since = self._time()
+        level = logger.warning if state is CircuitState.INACTIVE else logger.info
+        level("%r: circuit breaker %s -> %s", self, before, state)
+        if state is CircuitState.INACTIVE:
+            for claim in core.pending():
+                if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
+                    self._fail(claim, self._unavailable())
+        if self._subscribers:
+            self._emit("state_changed", reason=state)
+        self._changed()
+        self._advance()
+
+    def _should_recover(self) -> bool:
+        ask = getattr(self._strategy, "should_recover", None)
+        if ask is None:
+            return False
+        try:
+            return bool(ask())
+        except Exception:
+            logger.exception("%r: the strategy failed in should_recover()", self)
+            return False
+
+    def _report_success(self, probe: int) -> None:
+        strategy = self._strategy
+        if strategy is None or not self._core.reports(probe):
+            return
+        try:
+            strategy.report_success(self)
+        except Exception:
+            logger.exception("%r: the strategy failed in report_success()", self)
+
+    def _report_failure(self, error: BaseException, probe: int | None) -> None:
+        """`probe`: of the lease that failed; None: no lease, it counts in any case."""
+        if not isinstance(error, Exception):
+            return  # a cancellation says nothing about the backend
+        if probe is not None and not self._core.reports(probe):
+            return
+        self._failure = error
+        strategy = self._strategy
+        if strategy is None:
+            return
+        try:
+            strategy.report_failure(self, error)
+        except Exception:
+            logger.exception("%r: the strategy failed in report_failure()", self)
+
+    def _unavailable(self) -> errors.ServiceUnavailableError:
+        since = None if self._circuit_since is None else self._time() - self._circuit_since
+        core = self._core
+        return errors.unavailable(
+            self._name, core.circuit, since, self._failure, core.recovering_limit
+        )
+
+
+def _is_monotonic(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop's time is the monotonic clock, which C may then read by itself."""
+    kind = type(loop)
+    return kind.time is asyncio.BaseEventLoop.time or kind.__module__.partition(".")[0] == "uvloop"

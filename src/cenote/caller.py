@@ -1,0 +1,53 @@
+"""Questions about the program around an acquire: where it was called, how its block was left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from types import CodeType, FrameType
+
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ASYNCIO = os.path.dirname(os.path.abspath(asyncio.__file__)) + os.sep
+_CONTEXTLIB = contextlib.__file__
+
+_internal: dict[str, bool] = {}  # file name -> whether it is of cenote, asyncio or contextlib
+
+
+def caller(frame: FrameType) -> tuple[CodeType, int]:
+    """Code and instruction of the first frame outside cenote, asyncio and contextlib."""
+    found: FrameType | None = frame
+    while found is not None:
+        code = found.f_code
+        internal = _internal.get(code.co_filename)
+        if internal is None:
+            internal = _internal[code.co_filename] = _is_internal(code.co_filename)
+        if not internal:
+            return code, found.f_lasti
+        found = found.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def poisons(error: BaseException) -> bool:
+    """Whether a block left by this error may have left half a conversation on its resource.
+
+    So it is with anything that is no Exception (a cancellation first of all), with a cancellation
+    in the chain of causes and contexts (an inner timeout), and with a group: a task group cancels
+    the siblings of the task that failed, and those may have been using the resource.
+    """
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        if isinstance(link, asyncio.CancelledError | BaseExceptionGroup):
+            return True
+        chain += (link.__cause__, link.__context__)
+    return not isinstance(error, Exception)
+
+
+def _is_internal(file: str) -> bool:
+    path = os.path.abspath(file)
+    return path == _CONTEXTLIB or path.startswith((_OWN, _ASYNCIO))

@@ -1,0 +1,204 @@
+"""Every exception of cenote, and the words it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .observe import Holder
+
+HOLDERS_SHOWN = 10  # how many holders a message lists; error.holders has them all
+
+
+class PoolError(Exception):
+    """The base of all errors that a pool raises."""
+
+
+class PoolClosedError(PoolError):
+    """The pool is closed, or is being drained."""
+
+
+class ServiceUnavailableError(PoolError):
+    """The circuit breaker is open: the backend is not asked."""
+
+
+class PoolOverloadedError(PoolError):
+    """More tasks wait than `max_waiting` allows."""
+
+
+class PoolDeadlockError(PoolError):
+    """Every holder waits for the pool itself: nobody could ever release."""
+
+
+class NotAcquiredError(PoolError, ValueError):
+    """The resource is not out: foreign, or released before."""
+
+
+class CreateTimeoutError(PoolError, TimeoutError):
+    """The factory took longer than `create_timeout`."""
+
+
+class HookTimeoutError(PoolError, TimeoutError):
+    """A hook took longer than its timeout."""
+
+
+class AcquireTimeoutError(PoolError, TimeoutError):
+    """No resource within the timeout; `holders` says who has them."""
+
+    def __init__(self, message: str, holders: Sequence[Holder[Any]] = ()) -> None:
+        super().__init__(message)
+        self.holders = tuple(holders)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.holders)
+
+
+class IllegalTransition(RuntimeError):
+    """An event that the present state does not know: a bug in cenote, or a misuse of its core."""
+
+    def __init__(self, machine: str, state: object, event: str) -> None:
+        super().__init__(f"{machine}: {event!r} is not possible in state {state}")
+        self.machine, self.state, self.event = machine, state, event
+
+
+def label(name: str | None) -> str:
+    return "pool" if name is None else f"pool {name!r}"
+
+
+def seconds(value: float) -> str:
+    """`0.25 s`, `5.0 s`, `42 s`: as many digits as a person needs."""
+    if value >= 10:
+        return f"{value:.0f} s"
+    return f"{value:.1f} s" if value >= 1 or value == 0 else f"{value:.2g} s"
+
+
+def describe(holder: Holder[Any]) -> str:
+    where = "" if holder.file is None else f" ({holder.file}:{holder.line})"
+    why = "" if holder.reason is None else f", {holder.reason}"
+    return f"task {holder.task!r} for {seconds(holder.seconds)}{where}{why}"
+
+
+def acquire_timeout(
+    name: str | None,
+    timeout: float,
+    counts: tuple[int, int, int],
+    holders: Sequence[Holder[Any]],
+    *,
+    circle: bool,
+) -> AcquireTimeoutError:
+    active, idle, waiting = counts
+    text = (
+        f"{label(name)}: no resource within {seconds(timeout)} "
+        f"({active} active, {idle} idle, {waiting} waiting)"
+    )
+    if holders:
+        shown = "; ".join(describe(holder) for holder in holders[:HOLDERS_SHOWN])
+        rest = len(holders) - HOLDERS_SHOWN
+        text += f"; held by {shown}" + (f"; and {rest} more" if rest > 0 else "")
+    if circle:
+        text += (
+            ". Deadlock: every resource is held by a task that itself waits for this pool. "
+            "Release before acquiring again, or raise max_size."
+        )
+    else:
+        text += ". Raise max_size, or hold resources for a shorter time."
+    return AcquireTimeoutError(text, holders)
+
+
+def deadlock(name: str | None, tasks: Sequence[str], size: int) -> PoolDeadlockError:
+    who = ", ".join(repr(task) for task in tasks)
+    resources = "the only resource is" if size == 1 else f"all {size} resources are"
+    return PoolDeadlockError(
+        f"{label(name)}: deadlock: {resources} held by tasks that themselves wait for this pool "
+        f"without a deadline: {who}. Release before acquiring again, raise max_size, "
+        f"or give acquire() a timeout."
+    )
+
+
+def overloaded(name: str | None, waiting: int, limit: int) -> PoolOverloadedError:
+    return PoolOverloadedError(
+        f"{label(name)}: {waiting} waiting already, max_waiting is {limit}. "
+        f"Shed this request, or raise max_waiting or max_size."
+    )
+
+
+def closed(name: str | None, *, draining: bool = False) -> PoolClosedError:
+    what = "is draining and takes no new acquires" if draining else "is closed"
+    return PoolClosedError(f"{label(name)} {what}. Create a new Pool to go on.")
+
+
+def unavailable(
+    name: str | None,
+    state: str,
+    since: float | None,
+    last: BaseException | None,
+    limit: int,
+) -> ServiceUnavailableError:
+    if state == "RECOVERING":
+        what = f"RECOVERING, and its {limit} trial acquire{'s are' if limit > 1 else ' is'} taken"
+    else:
+        what = state if since is None else f"{state} for {seconds(since)}"
+    text = f"{label(name)}: the service is unavailable (circuit breaker {what})"
+    if last is not None:
+        text += f"; last failure: {type(last).__name__}: {last}"
+    return ServiceUnavailableError(
+        f"{text}. Try again later; pool.recover() or pool.activate() lets acquires pass at once."
+    )
+
+
+def not_acquired(name: str | None, resource: object, verb: str) -> NotAcquiredError:
+    return NotAcquiredError(
+        f"{label(name)}: cannot {verb} {_short(resource)}: it is not out. "
+        f"It came from elsewhere, or was released or discarded before."
+    )
+
+
+def elsewhere(name: str | None, *, other_thread: bool, loop_closed: bool) -> RuntimeError:
+    what = "another thread" if other_thread else "another event loop"
+    state = ", which is closed by now" if loop_closed else ""
+    remedy = (
+        "go through asyncio.run_coroutine_threadsafe()"
+        if other_thread and not loop_closed
+        else "make a pool for each event loop"
+    )
+    return RuntimeError(
+        f"{label(name)} belongs to the event loop in which it was opened{state}; "
+        f"this call comes from {what}. Remedy: {remedy}."
+    )
+
+
+def rejected(name: str | None, hook: str) -> PoolError:
+    return PoolError(f"{label(name)}: {hook} rejected the resource (it returned False)")
+
+
+def hook_timeout(name: str | None, hook: str, limit: float) -> HookTimeoutError:
+    option = "destructor_timeout" if hook == "destructor" else "hook_timeout"
+    return HookTimeoutError(
+        f"{label(name)}: {hook} took longer than {option} ({seconds(limit)}) and was cut off"
+    )
+
+
+def create_timeout(name: str | None, limit: float) -> CreateTimeoutError:
+    return CreateTimeoutError(
+        f"{label(name)}: the factory took longer than create_timeout ({seconds(limit)}) "
+        f"and was cancelled"
+    )
+
+
+def made_nothing(name: str | None) -> PoolError:
+    return PoolError(
+        f"{label(name)}: the factory returned None. Return the resource; None stands for 'nothing'."
+    )
+
+
+def async_hook(name: str | None) -> PoolError:
+    return PoolError(
+        f"{label(name)}: try_acquire() cannot run an async before_acquire. "
+        f"Use `await pool.acquire(timeout=0)`."
+    )
+
+
+def _short(resource: object) -> str:
+    """The type, not the repr: a repr may show a password."""
+    return f"<{type(resource).__qualname__} at {id(resource):#x}>"

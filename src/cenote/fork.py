@@ -1,0 +1,42 @@
+"""After `os.fork()`: the child starts with empty pools and leaves what is the parent's alone."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+_kept: list[object] = []
+
+
+class Forkable(Protocol):
+    def after_fork(self) -> object:
+        """Start anew; returns whatever must stay untouched for the life of the process."""
+
+
+_forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def watch(thing: Forkable) -> None:
+    _forkables.add(thing)
+
+
+def _in_child() -> None:
+    for thing in list(_forkables):
+        _keep(thing.after_fork())
+
+
+def _keep(thing: object) -> None:
+    """Never finalized, not even when the interpreter ends: a connection that says good-bye in the
+    child would end the parent's session."""
+    _kept.append(thing)
+    try:
+        import ctypes  # here: only a forked child pays for it
+    except ImportError:  # PyPy runs no finalizers at its end
+        return
+    if hasattr(ctypes, "pythonapi"):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

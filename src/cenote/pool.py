@@ -1,0 +1,357 @@
+"""`cenote.Pool`, the public face. What it does is in `runtime.py`, what it decides in `_core`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from . import errors, options
+from ._core import Claim, Slot, next_due
+from .breaker import CircuitBreakerStrategy, check_strategy
+from .caller import caller
+from .hooks import Factory, Hook, drop, is_async, is_awaitable
+from .observe import Holder, PoolEvent, Stats, Subscription, holders_of, logger
+from .options import UNSET, Settings, Unset
+from .runtime import Closer, Runtime
+from .states import CircuitState, Phase
+from .work import Operation
+
+T = TypeVar("T")
+
+
+class Pool(Runtime[T]):
+    """A pool of resources of which each may be used by one task at a time.
+
+    All durations are seconds. See `docs/pool.md` for every option.
+    """
+
+    def __init__(
+        self,
+        factory: Factory[T],
+        *,
+        destructor: Hook[T] | None = None,
+        healthcheck: Hook[T] | None = None,
+        before_acquire: Hook[T] | None = None,
+        before_release: Hook[T] | None = None,
+        min_size: int = 0,
+        max_size: int = 10,
+        healthcheck_interval: float = 0.0,
+        acquire_timeout: float | None = None,
+        create_timeout: float = 60.0,
+        hook_timeout: float = 5.0,
+        destructor_timeout: float = 10.0,
+        max_waiting: int | None = None,
+        max_lifetime: float | None = None,
+        max_idle: float | None = None,
+        max_uses: int | None = None,
+        hold_warning: float | None = None,
+        lifo: bool = False,
+        strategy: CircuitBreakerStrategy | None = None,
+        recovering_limit: int = 1,
+        reuse_after_cancel: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            Settings.check(
+                factory=factory,
+                destructor=destructor,
+                healthcheck=healthcheck,
+                before_acquire=before_acquire,
+                before_release=before_release,
+                min_size=min_size,
+                max_size=max_size,
+                healthcheck_interval=healthcheck_interval,
+                acquire_timeout=acquire_timeout,
+                create_timeout=create_timeout,
+                hook_timeout=hook_timeout,
+                destructor_timeout=destructor_timeout,
+                max_waiting=max_waiting,
+                max_lifetime=max_lifetime,
+                max_idle=max_idle,
+                max_uses=max_uses,
+                hold_warning=hold_warning,
+                lifo=lifo,
+                recovering_limit=recovering_limit,
+                reuse_after_cancel=reuse_after_cancel,
+                name=name,
+            ),
+            check_strategy(strategy),
+        )
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Bind to the running loop; returns when `min_size` resources exist."""
+        self._enter()
+        failures: list[BaseException] = []
+        self._openers.append(failures)
+        try:
+            while self._core.count < self._core.min_size:
+                if failures:
+                    raise failures[0]
+                if self._core.phase is not Phase.OPEN:
+                    raise errors.closed(self._name)
+                if self.state is CircuitState.INACTIVE:
+                    raise self._unavailable()
+                self._fill()
+                await self._next_change()
+        except BaseException as error:
+            self._openers.remove(failures)
+            # Another open() goes on, unless it hears of the same failure.
+            if isinstance(error, Exception) or not self._openers:
+                await self._undo_open()
+            raise
+        self._openers.remove(failures)
+
+    async def _undo_open(self) -> None:
+        """What was created is destroyed; if nobody uses the pool otherwise, it is new again."""
+        core = self._core
+        if core.phase is not Phase.OPEN:
+            return
+        self._maintenance.paused = True
+        try:
+            if not core.waiting:
+                for work in [*self._creations.values()]:
+                    work.cut(asyncio.CancelledError())
+            while self._creations and not core.waiting:
+                await self._next_change()
+            await self._destroy_idle("open_failed", core.idle_slots()).wait()
+        finally:
+            self._maintenance.paused = False
+            if core.phase is Phase.OPEN and not (core.total or core.pending()):
+                core.move("unopen")
+                self._unbind()
+
+    async def close(self, *, drain: float | None = None) -> None:
+        """Refuse new acquires, fail the waiters, destroy what is idle; the rest on its release.
+
+        With `drain`, those who already wait are still served, and busy resources have that many
+        seconds to come back first.
+        """
+        patience = 0.0 if drain is None else options.number("drain", drain)
+        if patience < 0:
+            raise ValueError(f"drain must be 0 or more seconds, or None, not {drain!r}")
+        self._check_loop()
+        first = self._closing is None
+        if not first or self.closed:
+            if self._closed_sent or self._closing is None:  # None: closed before a fork
+                return
+        else:
+            self._closing = Operation()
+            if patience > 0 and self._core.phase is Phase.OPEN:
+                self._start_drain(patience)
+            else:
+                self._shut()
+        self._advance()
+        if not self._closed_sent:
+            closer = Closer(asyncio.get_running_loop().create_future(), self._calling())
+            self._closers.append(closer)
+            try:
+                self._finish_close()
+                await closer.future
+            finally:
+                self._closers.remove(closer)
+        failed = self._closing.errors
+        if first and failed:
+            raise BaseExceptionGroup(
+                f"{errors.label(self._name)}: {len(failed)} destructor{'s' * (len(failed) > 1)} "
+                f"failed",
+                failed,
+            )
+
+    async def __aenter__(self) -> Pool[T]:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is None or core.phase is Phase.NEW or core.phase is Phase.CLOSED:
+            return
+        try:
+            if self._in_own_thread():
+                self._destroy_abandoned()
+        finally:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
+    def _destroy_abandoned(self) -> None:
+        """Sync destructors only: nobody is left to await an async one."""
+        destructor = self._settings.destructor
+        if destructor is None or is_async(destructor):
+            return
+        for slot in self._core.idle_slots():
+            try:
+                drop(destructor(slot.resource))
+            except Exception:
+                logger.exception("the destructor of an unclosed %r failed", self)
+
+    @property
+    def closed(self) -> bool:
+        return self._core.phase is Phase.CLOSED
+
+    # -- acquiring and returning -----------------------------------------------------------------
+
+    def _try_acquire_slow(self) -> T | None:
+        core = self._core
+        if core.phase is Phase.CLOSED or core.phase is Phase.DRAINING:
+            return None
+        self._enter()
+        claim = Claim()
+        claim.code, claim.instruction = caller(sys._getframe(1))
+        claim.task = self._current_task()
+        claim.began = self._time()
+        if not self._admit(claim):
+            return None
+        slot = None
+        try:
+            slot = self._take_now()
+        finally:
+            if slot is None:
+                core.dismiss(claim)
+                self._advance()
+        if slot is None:
+            return None
+        resource: T = slot.resource  # a subscriber may discard it
+        core.hold(claim, slot, self._time(), 0.0)
+        self._held(claim, slot)
+        return resource
+
+    def _take_now(self) -> Slot | None:
+        core = self._core
+        if is_async(self._before_acquire):
+            raise errors.async_hook(self._name)
+        before, now = core.idle_orders, self._time()
+        while (slot := core.take(before)) is not None:
+            if slot.expires_at <= now:
+                self._destroy(slot, "max_lifetime")
+                continue
+            try:
+                verdict = self._ask_before_acquire(slot)
+            except BaseException as error:
+                self._refuse(slot, error)
+                continue
+            if is_awaitable(verdict):
+                drop(verdict)
+                core.untake(slot)
+                raise errors.async_hook(self._name)
+            if verdict is not False:
+                return slot
+            self._refuse(slot, None)
+        slot = core.permit() if core.sync_factory else None
+        if slot is None or not self._make(slot, start=False):
+            return None
+        return slot
+
+    def discard(self, resource: T, error: BaseException | None = None) -> Operation:
+        """Destroy a resource instead of giving it back; an error is reported to the strategy."""
+        if error is not None and not isinstance(error, BaseException):
+            raise TypeError(f"error must be an exception or None, not {type(error).__name__}")
+        self._check_loop()
+        slot = self._leased(resource, "discard")
+        self._reclaim(slot)
+        if error is not None:
+            self._report_failure(error, slot.probe)
+        return self._completed(self._destroy(slot, "discarded"))
+
+    def retire(self) -> Operation:
+        """Destroy everything that exists now: the idle at once, the busy on release."""
+        self._check_loop()
+        self._core.generation += 1
+        return self._destroy_idle_quietly("retired", self._core.idle_slots())
+
+    def resize(self, *, min_size: int | Unset = UNSET, max_size: int | Unset = UNSET) -> Operation:
+        """Change the sizes: surplus goes when idle or on return, new room is used at once."""
+        core = self._core
+        least, most = options.sizes(
+            core.min_size if isinstance(min_size, Unset) else min_size,
+            core.max_size if isinstance(max_size, Unset) else max_size,
+        )
+        self._check_loop()
+        core.min_size, core.max_size = least, most
+        operation = self._destroy_idle_quietly("resized", core.idle_slots()[: core.surplus()])
+        self._maintenance.expect(next_due(core))
+        self._changed()
+        self._advance()
+        return operation
+
+    # -- seeing ----------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def min_size(self) -> int:
+        return self._core.min_size
+
+    @property
+    def max_size(self) -> int:
+        return self._core.max_size
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        core = self._core
+        name = "" if self._name is None else f" {self._name!r}"
+        return (
+            f"<Pool{name} {core.phase.value} {core.circuit}: {core.active} active, "
+            f"{core.idle_count} idle, {core.waiting} waiting, max {core.max_size}>"
+        )
+
+    def stats(self) -> Stats:
+        """A frozen snapshot of the counts and totals."""
+        return self._totals.snapshot(self._core)
+
+    def holders(self) -> list[Holder[T]]:
+        """Who holds what, longest first."""
+        return holders_of(self._core, self._time())
+
+    def subscribe(self, callback: Callable[[PoolEvent], object]) -> Callable[[], None]:
+        """Call this with every event; returns the function that ends it."""
+        subscription = Subscription(options.function("callback", callback))
+        self._subscribers += (subscription,)
+
+        def unsubscribe() -> None:
+            self._subscribers = tuple(
+                each for each in self._subscribers if each is not subscription
+            )
+
+        return unsubscribe
+
+    # -- circuit breaker -------------------------------------------------------------------------
+
+    @property
+    def state(self) -> CircuitState:
+        return self._core.circuit
+
+    @property
+    def strategy(self) -> CircuitBreakerStrategy | None:
+        return self._strategy
+
+    @strategy.setter
+    def strategy(self, value: CircuitBreakerStrategy | None) -> None:
+        self._strategy = check_strategy(value)
+
+    def activate(self) -> None:
+        """Let every acquire pass."""
+        self._switch(CircuitState.ACTIVE)
+
+    def deactivate(self) -> None:
+        """Let no acquire pass; every waiter fails at once."""
+        self._switch(CircuitState.INACTIVE)
+
+    def recover(self) -> None:
+        """Let `recovering_limit` acquires pass at a time."""
+        self._switch(CircuitState.RECOVERING)

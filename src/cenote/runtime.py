@@ -1,0 +1,600 @@
+"""asyncio around the core: the core decides, this file does what it decided.
+
+Every step between two suspensions is synchronous, so there is no lock. Whatever frees capacity
+ends in `_advance`, which serves the waiters, starts what must be created, and sees whether a drain
+or a close has come to its end. Slow work (factories, hooks, destructors that are async) is `Work`:
+it belongs to the pool, and whoever asked for it may be gone when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from contextvars import Context
+from functools import partial
+from math import inf, isinf
+from typing import Any, TypeVar, cast
+
+from . import errors
+from ._core import Claim, Slot
+from .bound import Bound
+from .caller import poisons
+from .hooks import drop, is_awaitable
+from .observe import holders_of, logger, task_name
+from .states import CircuitState, ClaimState, Phase, SlotState
+from .waiting import Waiting
+from .work import DONE, LONGEST, Operation, Work, inside
+
+T = TypeVar("T")
+
+LIFETIME_JITTER = 0.1  # so that resources made together do not end together
+
+
+class Runtime(Bound[T]):
+    """What a pool does. `Pool` is its public face."""
+
+    # -- serving ---------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Serve whoever can be served. Every path that frees capacity ends here."""
+        core = self._core
+        while (claim := core.grant()) is not None:
+            claim.waiting.wake()
+        while core.demand():
+            slot = core.permit_for_pool()
+            if slot is None:
+                break
+            self._start(slot)
+        if core.min_size and core.shortage():
+            self._maintenance.refill()
+        if core.phase is Phase.DRAINING and not (core.active or core.waiting or core.granted_count):
+            self._shut()
+        if core.phase is Phase.CLOSED:
+            self._finish_close()
+
+    def _admit(self, claim: Claim) -> bool:
+        core = self._core
+        if core.admit(claim):
+            return True
+        if core.circuit is CircuitState.INACTIVE and self._should_recover():
+            self._switch(CircuitState.RECOVERING)
+            return core.admit(claim)
+        return False
+
+    def _admit_or_raise(self, claim: Claim) -> None:
+        if not self._admit(claim):
+            raise self._unavailable()
+
+    def _held(self, claim: Claim, slot: Slot) -> None:
+        """A claim holds a slot: tell those who want to know."""
+        if self._hold_warning is not None:
+            self._maintenance.expect(claim.since + self._hold_warning)
+        if self._subscribers:
+            waited = claim.since - claim.began
+            try:
+                self._emit("acquired", slot.resource, claim.task, duration=waited)
+            except BaseException:
+                if slot.lease is claim:
+                    self._core.reclaim(slot, self._time())
+                    self._destroy(slot, "cancelled")
+                raise
+
+    async def _obtain(self, claim: Claim, slot: Slot | None, verdict: Any) -> T:
+        return await Waiting(self, claim).obtain(slot, verdict)  # type: ignore[no-any-return]
+
+    def _fail(self, claim: Claim, error: BaseException) -> None:
+        """The claim ends with this error; what it was handed goes to the next."""
+        self._core.fail(claim, error)
+        self._pass_on(claim)
+        claim.waiting.wake()
+
+    def _pass_on(self, claim: Claim) -> None:
+        """Whatever this claim was handed goes to the next waiter, or back to idle."""
+        slot, claim.slot = claim.slot, None
+        if claim.waiting.inspection is not None:
+            claim.waiting.inspection.cut(asyncio.CancelledError())
+        elif slot is not None:
+            if slot.state is SlotState.OPENING:
+                self._core.fail_slot(slot)
+            else:
+                self._settle(slot)
+        self._advance()
+
+    def _timed_out(self, claim: Claim) -> errors.AcquireTimeoutError:
+        core = self._core
+        timeout = 0.0 if claim.deadline is None else claim.deadline - claim.began
+        error = errors.acquire_timeout(
+            self._name,
+            timeout,
+            (core.active, core.idle_count, core.waiting),
+            holders_of(core, self._time()),
+            circle=bool(core.circle(claim, True)),
+        )
+        if self._factory_failures != claim.waiting.failures:
+            error.__cause__ = self._factory_error
+        self._totals.timeouts += 1
+        if self._subscribers:
+            waited = self._time() - claim.began
+            self._emit("timeout", task=claim.task, duration=waited, error=error)
+        return error
+
+    def _check_circle(self, claim: Claim) -> None:
+        leases = self._core.circle(claim, False)
+        if leases:
+            names = dict.fromkeys(task_name(lease.task) for lease in leases)
+            raise errors.deadlock(self._name, list(names), len(leases))
+
+    # -- creating --------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Start what is missing to min_size."""
+        while self._core.shortage():
+            slot = self._core.permit_for_pool()
+            if slot is None:
+                return
+            self._start(slot)
+
+    def _start(self, slot: Slot, made: Any = None, context: Context | None = None) -> None:
+        """Create in a task of the pool. `made`: what the factory has returned to be awaited."""
+        assert self._loop is not None
+        limit = self._settings.create_timeout
+        work = Work(
+            self,
+            self._loop,
+            self._settings.factory if made is None else None,
+            awaitable=made,
+            timeout=limit,
+            overrun=lambda: errors.create_timeout(self._name, limit),
+            done=partial(self._created, slot, self._time()),
+            late=self._destroy_late,
+            context=self._context.copy() if context is None else context,
+            name=f"cenote factory of {errors.label(self._name)}",
+        )
+        if not work.finished:
+            self._creations[slot] = work
+
+    def _make(self, slot: Slot, *, start: bool) -> bool:
+        """Create in this step. False: the factory is async; with `start` it goes on as work."""
+        context = self._context.copy()
+        began = self._time()
+        try:
+            made = context.run(self._settings.factory)
+        except BaseException as error:
+            self._creation_failed(slot, error, to_waiter=False)
+            raise
+        if made is None:
+            nothing = errors.made_nothing(self._name)
+            self._creation_failed(slot, nothing, to_waiter=False)
+            raise nothing
+        if not is_awaitable(made):
+            self._opened(slot, cast(T, made), began)
+            return True
+        self._core.sync_factory = False
+        if start or not drop(made):
+            self._start(slot, made, context)
+        else:
+            self._core.fail_slot(slot)
+        return False
+
+    def _created(self, slot: Slot, began: float, made: Any, error: BaseException | None) -> None:
+        """The work of a factory is done. `made` beside an error: it was cut off and came late."""
+        self._creations.pop(slot, None)
+        if made is None:
+            self._creation_failed(slot, error or errors.made_nothing(self._name), to_waiter=True)
+            return
+        self._opened(slot, made, began)
+        if error is None:
+            self._settle(slot)
+        else:
+            self._note_failure(error, to_waiter=True)
+            if self._core.phase is Phase.CLOSED:
+                self._shut_part(self._destroy(slot, "closed"))
+            else:
+                self._destroy(slot, "late")
+
+    def _opened(self, slot: Slot, made: T, began: float) -> None:
+        now = self._time()
+        lifetime = self._settings.max_lifetime
+        expires_at = inf
+        if lifetime is not None:
+            expires_at = now + lifetime * random.uniform(1 - LIFETIME_JITTER, 1 + LIFETIME_JITTER)
+        self._core.open_slot(slot, made, expires_at)
+        self._totals.created += 1
+        self._maintenance.created()
+        if self._subscribers:
+            self._emit("created", made, duration=now - began)
+        self._changed()
+
+    def _creation_failed(self, slot: Slot, error: BaseException, *, to_waiter: bool) -> None:
+        self._core.fail_slot(slot)
+        self._note_failure(error, to_waiter=to_waiter)
+        self._advance()
+
+    def _note_failure(self, error: BaseException, *, to_waiter: bool) -> None:
+        """A factory failed: first the oldest waiter hears of it, then the strategy."""
+        failed = isinstance(error, Exception)  # else it was cancelled
+        if failed:
+            self._factory_error = error
+            self._factory_failures += 1
+            for failures in self._openers:
+                failures.append(error)
+        oldest = self._core.first
+        if to_waiter and oldest is not None:
+            self._core.fail(oldest, error)
+            oldest.waiting.wake()
+        elif to_waiter and failed:
+            logger.warning("%r: the factory failed", self, exc_info=error)
+        self._maintenance.failed()
+        if failed:
+            self._report_failure(error, None)
+        self._changed()
+
+    # -- asking the hooks ------------------------------------------------------------------------
+
+    def _start_hook(
+        self, hook: str, verdict: Any, done: Callable[[Any, BaseException | None], None]
+    ) -> Work:
+        """Await in a task of the pool what a hook has returned."""
+        assert self._loop is not None
+        limit = self._settings.hook_timeout
+        return Work(
+            self,
+            self._loop,
+            awaitable=verdict,
+            timeout=limit,
+            overrun=lambda: errors.hook_timeout(self._name, hook, limit),
+            done=done,
+            context=self._context.copy() if hook == "healthcheck" else None,
+            name=f"cenote {hook} of {errors.label(self._name)}",
+        )
+
+    def _ask_before_acquire(self, slot: Slot) -> Any:
+        """What the hook answers, or its awaitable."""
+        return True if self._before_acquire is None else self._before_acquire(slot.resource)
+
+    def _refuse(self, slot: Slot, error: BaseException | None) -> None:
+        """before_acquire has said no, or raised."""
+        if error is None or isinstance(error, Exception):
+            self._reject(slot, "before_acquire", error)
+        else:
+            self._destroy(slot, "rejected")
+            raise error
+
+    def _reject(
+        self, slot: Slot, hook: str, error: BaseException | None, *, report: bool = True
+    ) -> Operation:
+        """A before_* hook said no: destroyed."""
+        reason = self._explain(slot, hook, error)
+        self._totals.rejected += 1
+        if self._subscribers:
+            self._emit("rejected", slot.resource, reason=hook, error=reason)
+        if hook == "before_release" and report:
+            self._report_failure(reason, slot.probe)
+        return self._destroy(slot, "rejected")
+
+    def _fail_check(self, slot: Slot, error: BaseException | None) -> None:
+        reason = self._explain(slot, "healthcheck", error)
+        if self._subscribers:
+            self._emit("check_failed", slot.resource, error=reason)
+        self._destroy(slot, "check_failed")
+
+    def _explain(self, slot: Slot, hook: str, error: BaseException | None) -> BaseException:
+        if error is None:
+            return errors.rejected(self._name, hook)
+        logger.warning("%r: %s failed; the resource is destroyed", self, hook, exc_info=error)
+        return error
+
+    # -- returning -------------------------------------------------------------------------------
+
+    def _leased(self, resource: T, verb: str) -> Slot:
+        """The slot with this very resource that is out; of twins, the caller's own first."""
+        core = self._core
+        task = _current_task() if core.has_twins(resource) else None
+        slot = core.find(resource, task)
+        if slot is None:
+            raise errors.not_acquired(self._name, resource, verb)
+        return slot
+
+    def _completed(self, operation: Operation) -> Operation:
+        """What everything has happened for raises at once."""
+        if operation.done:
+            operation.result()
+        return operation
+
+    def _reclaim(self, slot: Slot) -> None:
+        """The holder has nothing to do with it any more."""
+        claim = self._core.reclaim(slot, self._time())
+        if self._subscribers:
+            self._returned(claim, slot)
+
+    def _returned(self, claim: Claim, slot: Slot) -> None:
+        held = self._time() - claim.since
+        self._emit("released", slot.resource, claim.task, duration=held)
+
+    def _examine(
+        self,
+        slot: Slot,
+        verdict: Any,
+        error: BaseException | None,
+        *,
+        report: bool = True,
+    ) -> Operation:
+        """before_release has raised, rejected, or returned something to be awaited."""
+        if isinstance(error, Exception):
+            return self._reject(slot, "before_release", error, report=report)
+        if error is not None:
+            self._destroy(slot, "rejected")
+            raise error
+        if not is_awaitable(verdict):
+            if verdict is False:
+                return self._reject(slot, "before_release", None, report=report)
+            return self._accept(slot, report)
+        operation = Operation()
+        operation.begin()
+        self._start_hook(
+            "before_release", verdict, partial(self._examined, slot, report, operation)
+        )
+        return operation
+
+    def _examined(
+        self,
+        slot: Slot,
+        report: bool,
+        operation: Operation,
+        verdict: Any,
+        error: BaseException | None,
+    ) -> None:
+        """An async before_release is done."""
+        if error is not None and not isinstance(error, Exception):
+            inner = self._destroy(slot, "rejected")
+            operation.end(error)
+        elif error is not None or verdict is False:
+            inner = self._reject(slot, "before_release", error, report=report)
+        else:
+            inner = self._accept(slot, report)
+        inner.then(operation)
+
+    def _accept(self, slot: Slot, report: bool) -> Operation:
+        if report:
+            self._report_success(slot.probe)
+        return self._settle(slot)
+
+    async def _leave(self, claim: Claim, error: BaseException) -> None:
+        """An `async with` is left by this exception, which goes on whatever happens here."""
+        if isinstance(error, GeneratorExit):
+            self._from_finalizer(partial(self._leave_block, claim, error))
+        else:
+            self._check_loop()
+            await self._leave_block(claim, error).wait()
+
+    def _leave_block(self, claim: Claim, error: BaseException) -> Operation:
+        slot = claim.slot
+        if claim.state is not ClaimState.HOLDING or slot is None:
+            return DONE  # it took until now to get here
+        if not poisons(error):
+            return self._give_back(slot)  # type: ignore[no-any-return]
+        self._reclaim(slot)
+        if not self._settings.reuse_after_cancel:
+            self._maintenance.beware()
+            return self._destroy(slot, "cancelled")
+        hook = self._before_release
+        if hook is None:
+            return self._accept(slot, False)
+        try:
+            verdict = hook(slot.resource)
+        except BaseException as raised:
+            return self._examine(slot, None, raised, report=False)
+        return self._examine(slot, verdict, None, report=False)
+
+    def _settle(self, slot: Slot, *, looked_at: bool = False) -> Operation:
+        """From the pool's hands to the oldest waiter, else to idle; retired if it is unfit."""
+        now = self._time()
+        core = self._core
+        reason = core.put_back(slot, now) if looked_at else core.put(slot, now)
+        if reason is not None:
+            return self._destroy(slot, reason)
+        self._expect(slot)
+        self._advance()
+        return DONE
+
+    def _expect(self, slot: Slot) -> None:
+        """This one is idle now: maintenance must look at it in time."""
+        idle = self._settings.max_idle
+        if idle is not None or slot.expires_at != inf:
+            idle_until = inf if idle is None else slot.idle_since + idle
+            self._maintenance.expect(min(idle_until, slot.expires_at))
+
+    # -- destroying ------------------------------------------------------------------------------
+
+    def _destroy(self, slot: Slot, reason: str) -> Operation:
+        """Call the destructor; the slot is free when that is done."""
+        self._core.retire(slot)
+        if self._destructor is None:
+            return self._gone(slot, reason)
+        try:
+            result = self._destructor(slot.resource)
+        except BaseException as error:
+            operation = self._gone(slot, reason, error)
+            if not isinstance(error, Exception):
+                raise
+            return operation
+        if not is_awaitable(result):
+            return self._gone(slot, reason)
+        assert self._loop is not None
+        operation = Operation()
+        operation.begin()
+        limit = self._settings.destructor_timeout
+        Work(
+            self,
+            self._loop,
+            awaitable=result,
+            timeout=limit,
+            overrun=lambda: errors.hook_timeout(self._name, "destructor", limit),
+            done=lambda _, error: self._destroyed(slot, reason, operation, error),
+            grace=0,
+            context=self._context.copy(),
+            name=f"cenote destructor of {errors.label(self._name)}",
+        )
+        return operation
+
+    def _destroyed(
+        self, slot: Slot, reason: str, operation: Operation, error: BaseException | None
+    ) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            self._maintenance.beware()
+        self._gone(slot, reason, error)
+        operation.end(None if isinstance(error, errors.HookTimeoutError) else error)
+
+    def _gone(self, slot: Slot, reason: str, error: BaseException | None = None) -> Operation:
+        resource = slot.resource
+        self._core.finish(slot)
+        self._totals.gone(reason)
+        if isinstance(error, errors.HookTimeoutError):
+            logger.error("%s; its slot is free again", error)
+        elif error is not None:
+            logger.error("%r: the destructor failed", self, exc_info=error)
+        if self._subscribers:
+            self._emit("destroyed", resource, reason=reason, error=error)
+        self._advance()
+        if error is None:
+            return DONE
+        operation = Operation()
+        operation.errors.append(error)
+        return operation
+
+    def _destroy_idle(self, reason: str, slots: Iterable[Slot]) -> Operation:
+        """Destroy these, all of them, whatever their destructors do."""
+        operation = Operation()
+        operation.begin()
+        fatal: BaseException | None = None
+        for slot in slots:
+            if slot.state is not SlotState.IDLE:
+                continue  # a destructor before it has used the pool
+            self._core.take_this(slot)
+            try:
+                inner = self._destroy(slot, reason)
+            except BaseException as error:
+                fatal = error
+            else:
+                operation.begin()
+                inner.then(operation)
+        operation.end(fatal)
+        return operation
+
+    def _destroy_idle_quietly(self, reason: str, slots: Iterable[Slot]) -> Operation:
+        """The same, for those who do not want to hear of destructors that failed."""
+        operation = Operation()
+        operation.begin()
+        self._destroy_idle(reason, slots).then(operation, errors=False)
+        return operation
+
+    def _destroy_late(self, resource: T) -> None:
+        """A factory was left behind and has made something after all: nobody wants it."""
+        if self._destructor is None or self._loop is None:
+            return
+        logger.warning("%r: a factory came back after it was given up", self)
+        limit = self._settings.destructor_timeout
+        Work(
+            self,
+            self._loop,
+            partial(self._destructor, resource),
+            timeout=limit,
+            overrun=lambda: errors.hook_timeout(self._name, "destructor", limit),
+            done=self._log_failure,
+            grace=0,
+            context=self._context.copy(),
+            name=f"cenote destructor of {errors.label(self._name)}",
+        )
+
+    def _log_failure(self, _: Any, error: BaseException | None) -> None:
+        if error is not None:
+            logger.error("%r: the destructor failed", self, exc_info=error)
+
+    # -- work, and the end -----------------------------------------------------------------------
+
+    def work_began(self, work: Work) -> None:
+        self._works.add(work)
+
+    def work_ended(self, work: Work) -> None:
+        self._works.discard(work)
+        if self._core.phase is Phase.CLOSED:
+            self._finish_close()
+
+    def _start_drain(self, patience: float) -> None:
+        self._core.move("drain")
+        if not isinf(patience):
+            assert self._loop is not None
+            self._drain_timer = self._loop.call_later(min(patience, LONGEST), self._end_drain)
+
+    def _end_drain(self) -> None:
+        holders = holders_of(self._core, self._time())
+        if holders:
+            who = "; ".join(errors.describe(holder) for holder in holders)
+            logger.warning("%r: the drain is over, and not everything came back: %s", self, who)
+        self._shut()
+
+    def _shut(self) -> None:
+        """Close in one step; `_finish_close` follows when the work that is left is done."""
+        core = self._core
+        core.move("close")
+        self._maintenance.stop()
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        for claim in core.pending():
+            if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
+                self._fail(claim, errors.closed(self._name))
+        self._changed()
+        calling = self._calling()
+        for work in [*self._creations.values()]:
+            if work not in calling:
+                work.cut(asyncio.CancelledError())
+        self._shut_part(self._destroy_idle("closed", core.idle_slots()))
+        self._shut_over = True
+        self._finish_close()
+
+    def _calling(self) -> tuple[Work, ...]:
+        """The hooks inside of which this is called, by context or as the task that one returned."""
+        task = _current_task()
+        return (
+            *inside.get(),
+            *(work for work in self._works if task is not None and work.awaited is task),
+        )
+
+    def _shut_part(self, operation: Operation) -> None:
+        """What goes wrong in this one is raised from close()."""
+        assert self._closing is not None
+        self._closing.begin()
+        operation.then(self._closing)
+
+    def _finish_close(self) -> None:
+        """See who need not wait any longer: a close() inside a hook does not wait for hooks that
+        call close(), any other one waits for everything."""
+        if not self._shut_over:
+            return
+        if not self._works and not self._closed_sent:
+            self._closed_sent = True
+            if self._subscribers:
+                self._emit("closed")
+            self._subscribers = ()
+        calling = {work for closer in self._closers for work in closer.inside}
+        for closer in [*self._closers]:
+            if not self._works - (calling if closer.inside else set()) and not closer.future.done():
+                closer.future.set_result(None)
+
+
+class Closer:
+    """One close() that waits, perhaps inside of hooks."""
+
+    __slots__ = ("future", "inside")
+
+    def __init__(self, future: asyncio.Future[None], inside: tuple[Work, ...]) -> None:
+        self.future = future
+        self.inside = inside
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -1,0 +1,113 @@
+"""The states, and the law of their transitions.
+
+Three machines run in the core, and one in the breaker:
+
+- A *slot* is one place in the pool. It is born with the right to create a resource (OPENING) and
+  ends when that resource is gone; its number is what `max_size` bounds.
+- A *claim* is one acquire: first it may wait for a slot, then it holds one.
+- The *pool* itself opens, may drain, and closes.
+- The *circuit* lets acquires pass, refuses them, or tries a few.
+
+`TRANSITIONS` is the whole law: an event that a state does not list raises `IllegalTransition` and
+changes nothing. The diagrams in `docs/` are drawn from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+
+
+class State(Enum):
+    """Members are what they are: hashed by identity, which Enum does by name, in Python."""
+
+    __hash__ = object.__hash__
+
+
+class SlotState(State):
+    OPENING = "opening"  # the factory runs, or may run: a permit
+    RESERVED = "reserved"  # in the pool's own hands: on its way to or from somebody, or in a hook
+    IDLE = "idle"
+    LEASED = "leased"
+    CLOSING = "closing"  # the destructor runs
+    GONE = "gone"
+
+
+class ClaimState(State):
+    ASKING = "asking"
+    WAITING = "waiting"
+    GRANTED = "granted"  # a slot is reserved for it; it has not run yet, or a hook looks at it
+    HOLDING = "holding"
+    ENDED = "ended"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+class Phase(State):
+    NEW = "new"
+    OPEN = "open"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+class CircuitState(StrEnum):
+    """Whether acquires reach the backend."""
+
+    ACTIVE = "ACTIVE"  # all pass
+    INACTIVE = "INACTIVE"  # none pass
+    RECOVERING = "RECOVERING"  # a few pass, to find out
+
+
+Transitions = Mapping[tuple[Enum, str], Enum]
+
+SLOT: Transitions = {
+    (SlotState.OPENING, "open"): SlotState.RESERVED,
+    (SlotState.OPENING, "fail"): SlotState.GONE,
+    (SlotState.IDLE, "take"): SlotState.RESERVED,
+    (SlotState.RESERVED, "put"): SlotState.IDLE,
+    (SlotState.RESERVED, "lease"): SlotState.LEASED,
+    (SlotState.RESERVED, "retire"): SlotState.CLOSING,
+    (SlotState.LEASED, "reclaim"): SlotState.RESERVED,
+    (SlotState.CLOSING, "finish"): SlotState.GONE,
+}
+
+CLAIM: Transitions = {
+    (ClaimState.ASKING, "wait"): ClaimState.WAITING,
+    (ClaimState.ASKING, "grant"): ClaimState.GRANTED,
+    (ClaimState.ASKING, "hold"): ClaimState.HOLDING,
+    (ClaimState.WAITING, "grant"): ClaimState.GRANTED,
+    (ClaimState.WAITING, "fail"): ClaimState.FAILED,
+    (ClaimState.WAITING, "leave"): ClaimState.ABANDONED,
+    (ClaimState.GRANTED, "ask"): ClaimState.ASKING,
+    (ClaimState.GRANTED, "wait"): ClaimState.WAITING,
+    (ClaimState.GRANTED, "hold"): ClaimState.HOLDING,
+    (ClaimState.GRANTED, "fail"): ClaimState.FAILED,
+    (ClaimState.GRANTED, "leave"): ClaimState.ABANDONED,
+    (ClaimState.HOLDING, "end"): ClaimState.ENDED,
+}
+
+POOL: Transitions = {
+    (Phase.NEW, "open"): Phase.OPEN,
+    (Phase.NEW, "close"): Phase.CLOSED,
+    (Phase.OPEN, "unopen"): Phase.NEW,
+    (Phase.OPEN, "drain"): Phase.DRAINING,
+    (Phase.OPEN, "close"): Phase.CLOSED,
+    (Phase.DRAINING, "close"): Phase.CLOSED,
+}
+
+CIRCUIT: Transitions = {
+    (state, event): target
+    for state in CircuitState
+    for event, target in (
+        ("activate", CircuitState.ACTIVE),
+        ("deactivate", CircuitState.INACTIVE),
+        ("recover", CircuitState.RECOVERING),
+    )
+}
+
+TRANSITIONS: Mapping[str, Transitions] = {
+    "slot": SLOT,
+    "claim": CLAIM,
+    "pool": POOL,
+    "circuit": CIRCUIT,
+}

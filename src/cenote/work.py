@@ -1,0 +1,193 @@
+"""Work that belongs to the pool: hooks in tasks of their own, with a deadline.
+
+The task that asked for it may be cancelled or gone; the work goes on, and its outcome is delivered
+exactly once, by a plain call in the very step in which the hook returned: there is no moment at
+which a resource exists that nobody counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import Context, ContextVar
+from typing import Any, Final, Protocol
+
+from .hooks import drop, is_awaitable
+from .observe import logger
+
+GRACE: Final = 0.1  # seconds that a hook has to obey its cancellation before it is left behind
+LONGEST: Final = 1e8  # seconds; longer timers overflow in some event loops
+
+inside: ContextVar[tuple[Work, ...]] = ContextVar("cenote.inside", default=())
+
+
+class Crew(Protocol):
+    """Whose work it is."""
+
+    def work_began(self, work: Work) -> None: ...
+
+    def work_ended(self, work: Work) -> None: ...
+
+
+class Work:
+    """One hook, called and awaited in a task of the pool.
+
+    `done(result, error)` is called once. After `timeout` the hook is cancelled and the error is
+    `overrun()`; a hook that ignores its cancellation is left behind after `grace`, and what it
+    returns in the end goes to `late`. A hook that was cut off and returns something all the same
+    gives both a result and an error.
+    """
+
+    __slots__ = ("_awaitable", "_call", "_crew", "_done", "_error", "_grace", "_late", "_loop",
+                 "_overrun", "_task", "_timer", "awaited", "finished")  # fmt: skip
+
+    def __init__(
+        self,
+        crew: Crew,
+        loop: asyncio.AbstractEventLoop,
+        call: Callable[[], Any] | None = None,
+        *,
+        awaitable: Any = None,
+        timeout: float,
+        overrun: Callable[[], BaseException],
+        done: Callable[[Any, BaseException | None], None],
+        late: Callable[[Any], None] | None = None,
+        grace: float = GRACE,
+        context: Context | None = None,
+        name: str,
+    ) -> None:
+        self._crew = crew
+        self._loop = loop
+        self._call = call  # what is still to be called,
+        self._awaitable = awaitable  # or else awaited
+        self._overrun = overrun
+        self._done = done
+        self._late = late
+        self._grace = grace
+        self._error: BaseException | None = None  # what it is cut off with
+        self._task: asyncio.Task[None] | None = None
+        self.awaited: Any = awaitable  # what the hook has returned
+        self.finished = False
+        crew.work_began(self)
+        # The timer first: with eager tasks, create_task runs the hook at once.
+        # In an empty context: a cancelled timer lives on in the loop, and its context with it.
+        self._timer = loop.call_later(min(timeout, LONGEST), self._expire, context=Context())
+        self._task = loop.create_task(self._run(), name=name, context=context)
+        self._task.add_done_callback(self._ended)
+
+    def cut(self, error: BaseException) -> None:
+        """Cancel the hook; its outcome is this error."""
+        if self.finished or self._error is not None:
+            return
+        self._error = error
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        if self._grace > 0:
+            self._timer = self._loop.call_later(self._grace, self._finish, context=Context())
+        else:
+            self._finish()
+
+    async def _run(self) -> None:
+        inside.set((*inside.get(), self))
+        call, self._call = self._call, None
+        result, self._awaitable = self._awaitable, None
+        try:
+            if call is not None:
+                result = call()
+            if is_awaitable(result):
+                self.awaited = result
+                result = await result
+        except GeneratorExit:
+            # Collected, in whatever thread: nothing is changed here. A closed loop has no later.
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._finish, None, asyncio.CancelledError())
+            raise
+        except BaseException as error:
+            if self.finished and isinstance(error, Exception):
+                logger.warning("%s failed after it was left behind", self._task, exc_info=True)
+            self._finish(error=error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            if self.finished and self._late is not None:
+                self._late(result)
+            self._finish(result)
+
+    def _expire(self) -> None:
+        self.cut(self._overrun())
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not self.finished:  # cancelled before its first step
+            drop(self._awaitable)
+            self._finish(error=asyncio.CancelledError())
+
+    def _finish(self, result: Any = None, error: BaseException | None = None) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        self._timer.cancel()
+        try:
+            self._done(result, self._error or error)
+        finally:
+            self._crew.work_ended(self)
+
+
+class Operation(Awaitable[None]):
+    """What release, discard, retire and resize return: under way already; await it or not."""
+
+    __slots__ = ("_futures", "_outer", "_pending", "_tells", "errors")
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self._pending = 0  # parts that are not done
+        self._futures: list[asyncio.Future[None]] = []
+        self._outer: Operation | None = None
+        self._tells = True  # the outer one hears of errors
+
+    @property
+    def done(self) -> bool:
+        return self._pending == 0
+
+    def begin(self) -> None:
+        self._pending += 1
+
+    def end(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            self.errors.append(error)
+        self._pending -= 1
+        if self._pending == 0:
+            futures, self._futures = self._futures, []
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
+            if self._outer is not None:
+                self.then(self._outer, errors=self._tells)
+
+    def then(self, outer: Operation, *, errors: bool = True) -> None:
+        """This is a part of the outer one, which has begun it: its end is that part's end."""
+        if self._pending:
+            self._outer, self._tells = outer, errors
+        else:
+            outer.errors += self.errors if errors else ()
+            outer.end()
+
+    def result(self) -> None:
+        if self.errors:
+            raise self.errors[0]
+
+    async def wait(self) -> None:
+        """Until it is over, however it ends."""
+        if self._pending:
+            # A future of this awaiter's own: cancelling it cancels nothing else.
+            future = asyncio.get_running_loop().create_future()
+            self._futures.append(future)
+            await future
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._pending:
+            yield from self.wait().__await__()
+        self.result()
+
+
+DONE: Final = Operation()
