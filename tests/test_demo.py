@@ -1,0 +1,186 @@
+"""The demo, as a program: on a pipe, on a terminal, and interrupted."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+COMMAND = [sys.executable, "-m", "cenote"]
+PATIENCE = 60.0  # real seconds
+
+
+def environment(**more: str) -> dict[str, str]:
+    unwanted = ("COLUMNS", "LINES", "NO_COLOR", "TERM", "PYTHONIOENCODING")
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), kept.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, "PYTHONUTF8": "1", **more}
+
+
+def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+    )
+
+
+class Terminal:
+    """The demo on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str, columns: int = 80, **more: str) -> None:
+        pty = pytest.importorskip("pty")
+        termios = pytest.importorskip("termios")
+        self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, columns))
+        self.process = subprocess.Popen(
+            [*COMMAND, "demo", *arguments],
+            env=environment(TERM="xterm", **more),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.output = b""
+
+    def read(self, until: bytes | None = None) -> str:
+        """Everything so far, when `until` was seen, or at the end."""
+        deadline = time.monotonic() + PATIENCE
+        while until is None or until not in self.output:
+            ready, _, _ = select.select([self._master], [], [], deadline - time.monotonic())
+            assert ready, f"silent since {self.output[-500:]!r}"
+            try:
+                part = os.read(self._master, 65536)
+            except OSError:  # Linux says so when the other side is gone
+                part = b""
+            if not part:
+                assert until is None, f"ended without {until!r}: {self.output[-500:]!r}"
+                break
+            self.output += part
+        return self.output.decode()
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self) -> int:
+        """Its exit code, when it has ended."""
+        self.read()
+        os.close(self._master)
+        return self.process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def done() -> "subprocess.CompletedProcess[str]":
+    """The demo without a terminal."""
+    return run("demo", "--fast", "--seed", "3")
+
+
+def test_without_a_terminal(done: "subprocess.CompletedProcess[str]") -> None:
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    assert "\r" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+    states = re.findall(r" breaker +([A-Z]+): ", done.stdout)
+    assert states[:2] == ["INACTIVE", "RECOVERING"]
+    assert states[-2:] == ["RECOVERING", "ACTIVE"]
+    assert re.search(r" 100%  ACTIVE: 0 active, 0 idle, 0 waiting", done.stdout)
+
+
+def test_the_numbers_of_the_summary_agree(done: "subprocess.CompletedProcess[str]") -> None:
+    summary = done.stdout[done.stdout.index("Summary") :]
+
+    def numbers(pattern: str) -> list[int]:
+        found = re.search(pattern, summary)
+        assert found, summary
+        return [int(number.replace(",", "")) for number in found.groups()]
+
+    served, failed = numbers(r"operations +([\d,]+) served +([\d,]+) failed")
+    created, destroyed = numbers(r"resources +(\d+) created +(\d+) destroyed")
+    acquired, returned = numbers(r"leases +([\d,]+) acquired +([\d,]+) returned")
+    errors = re.findall(r"\w+Error ([\d,]+)", summary)
+    reasons = section(summary, "destroyed", "leases")
+    assert created == destroyed == sum(map(int, re.findall(r"\w+ (\d+)", reasons)))
+    assert acquired == returned >= served
+    assert failed == sum(int(number.replace(",", "")) for number in errors)
+    assert served > 0
+    assert re.search(r"wait +p50 [\d.]+ ms +p99 [\d.]+ ms +max [\d.]+ ms", summary)
+
+    kinds = section(summary, "errors", "resources")
+    assert "ServiceUnavailableError" in kinds
+    assert "AcquireTimeoutError" in kinds
+    message = " ".join(section(summary, "3 a.m.", None).split())
+    assert "pool 'backend': no resource within" in message
+    assert "held by task 'nightly-report' for" in message
+    assert re.search(r"\(cenote[/\\]demo\.py:\d+\)", message)
+
+
+def section(text: str, begin: str, end: str | None) -> str:
+    start = re.search(rf"(^  |says at ){re.escape(begin)}", text, re.MULTILINE)
+    assert start, text
+    rest = text[start.end() :]
+    return rest if end is None else rest[: rest.index(f"\n  {end}")]
+
+
+def test_a_terminal_is_drawn_in_place() -> None:
+    terminal = Terminal("--fast")
+    assert terminal.end() == 0
+    output = terminal.output.decode()
+    pictures = output.count("\x1b[J")
+    assert pictures > 10
+    assert len(re.findall(r"\x1b\[\d+A\x1b\[J", output)) == pictures
+    assert output.index("\x1b[?25l") < output.index("\x1b[J")
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[J")
+    assert "\x1b[32m" in output
+    assert "Summary" in output
+
+
+@pytest.mark.parametrize(("arguments", "more"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"})])
+def test_no_color(arguments: list[str], more: dict[str, str]) -> None:
+    terminal = Terminal("--fast", *arguments, **more)
+    output = terminal.read(until=b"rush hour")
+    assert "\x1b[J" in output
+    assert re.search(r"\x1b\[\d*m", output) is None
+    terminal.interrupt()
+
+
+def test_a_narrow_terminal_is_not_overrun() -> None:
+    terminal = Terminal("--fast", "--no-color", columns=44)
+    assert terminal.end() == 0
+    shown = re.sub(r"\x1b\[\??\d*[A-Za-z]", "", terminal.output.decode())
+    assert max(len(line) for line in shown.splitlines()) <= 44
+
+
+def test_an_interrupt_ends_it_cleanly() -> None:
+    terminal = Terminal()
+    terminal.read(until=b"calm day")
+    assert terminal.interrupt() == 130
+    output = terminal.output.decode()
+    assert output.rstrip().endswith("interrupted")
+    assert "Traceback" not in output
+    assert "\x1b[?25h" in output
+
+
+def test_plain_characters_where_others_cannot_be_shown() -> None:
+    terminal = Terminal("--fast", PYTHONIOENCODING="ascii")
+    terminal.read(until=b"rush hour")
+    terminal.interrupt()
+    assert terminal.output.isascii()
+
+
+def test_help() -> None:
+    assert "demo" in run("--help").stdout
+    assert "--fast" in run("demo", "--help").stdout
+    assert run().returncode == 2
