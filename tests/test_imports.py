@@ -15,7 +15,7 @@ ROWS = [
     {"errors", "states", "hooks", "options", "caller"},
     {"_core"},
     {"observe", "breaker", "maintenance", "pool"}
-    | {"bound", "fork", "runtime", "waiting", "work"},
+    | {"bound", "fork", "lifecycle", "runtime", "waiting", "work"},
     {"sql"},
     {"drivers"},
     {"__init__"},

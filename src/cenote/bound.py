@@ -170,6 +170,18 @@ class Bound(Front[T], Generic[T]):
     def _fail(self, claim: Claim, error: BaseException) -> None:
         raise NotImplementedError
 
+    def _shut(self) -> None:
+        """Close in one step."""
+        raise NotImplementedError
+
+    def _shut_part(self, operation: Operation) -> None:
+        """What goes wrong in this one is raised from close()."""
+        raise NotImplementedError
+
+    def _finish_close(self) -> None:
+        """See who need not wait any longer."""
+        raise NotImplementedError
+
     # -- events ----------------------------------------------------------------------------------
 
     def _emit(

@@ -54,6 +54,10 @@ class AcquireTimeoutError(PoolError, TimeoutError):
         return type(self), (self.args[0], self.holders)
 
 
+class Undone(PoolError):
+    """A creation was called off by the pool itself; never seen outside."""
+
+
 class IllegalTransition(RuntimeError):
     """An event that the present state does not know: a bug in cenote, or a misuse of its core."""
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import warnings
 from collections.abc import Callable
-from types import TracebackType
 from typing import TypeVar
 
 from . import errors, options
@@ -14,16 +11,16 @@ from ._core import Claim, Slot, next_due
 from .breaker import CircuitBreakerStrategy, check_strategy
 from .caller import caller
 from .hooks import Factory, Hook, drop, is_async, is_awaitable
-from .observe import Holder, PoolEvent, Stats, Subscription, holders_of, logger
+from .lifecycle import Lifecycle
+from .observe import Holder, PoolEvent, Stats, Subscription, holders_of
 from .options import UNSET, Settings, Unset
-from .runtime import Closer, Runtime
 from .states import CircuitState, Phase
 from .work import Operation
 
 T = TypeVar("T")
 
 
-class Pool(Runtime[T]):
+class Pool(Lifecycle[T]):
     """A pool of resources of which each may be used by one task at a time.
 
     All durations are seconds. See `docs/pool.md` for every option.
@@ -81,120 +78,6 @@ class Pool(Runtime[T]):
             ),
             check_strategy(strategy),
         )
-
-    # -- opening and closing ---------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Bind to the running loop; returns when `min_size` resources exist."""
-        self._enter()
-        failures: list[BaseException] = []
-        self._openers.append(failures)
-        try:
-            while self._core.count < self._core.min_size:
-                if failures:
-                    raise failures[0]
-                if self._core.phase is not Phase.OPEN:
-                    raise errors.closed(self._name)
-                if self.state is CircuitState.INACTIVE:
-                    raise self._unavailable()
-                self._fill()
-                await self._next_change()
-        except BaseException as error:
-            self._openers.remove(failures)
-            # Another open() goes on, unless it hears of the same failure.
-            if isinstance(error, Exception) or not self._openers:
-                await self._undo_open()
-            raise
-        self._openers.remove(failures)
-
-    async def _undo_open(self) -> None:
-        """What was created is destroyed; if nobody uses the pool otherwise, it is new again."""
-        core = self._core
-        if core.phase is not Phase.OPEN:
-            return
-        self._maintenance.paused = True
-        try:
-            if not core.waiting:
-                for work in [*self._creations.values()]:
-                    work.cut(asyncio.CancelledError())
-            while self._creations and not core.waiting:
-                await self._next_change()
-            await self._destroy_idle("open_failed", core.idle_slots()).wait()
-        finally:
-            self._maintenance.paused = False
-            if core.phase is Phase.OPEN and not (core.total or core.pending()):
-                core.move("unopen")
-                self._unbind()
-
-    async def close(self, *, drain: float | None = None) -> None:
-        """Refuse new acquires, fail the waiters, destroy what is idle; the rest on its release.
-
-        With `drain`, those who already wait are still served, and busy resources have that many
-        seconds to come back first.
-        """
-        patience = 0.0 if drain is None else options.number("drain", drain)
-        if patience < 0:
-            raise ValueError(f"drain must be 0 or more seconds, or None, not {drain!r}")
-        self._check_loop()
-        first = self._closing is None
-        if not first or self.closed:
-            if self._closed_sent or self._closing is None:  # None: closed before a fork
-                return
-        else:
-            self._closing = Operation()
-            if patience > 0 and self._core.phase is Phase.OPEN:
-                self._start_drain(patience)
-            else:
-                self._shut()
-        self._advance()
-        if not self._closed_sent:
-            closer = Closer(asyncio.get_running_loop().create_future(), self._calling())
-            self._closers.append(closer)
-            try:
-                self._finish_close()
-                await closer.future
-            finally:
-                self._closers.remove(closer)
-        failed = self._closing.errors
-        if first and failed:
-            raise BaseExceptionGroup(
-                f"{errors.label(self._name)}: {len(failed)} destructor{'s' * (len(failed) > 1)} "
-                f"failed",
-                failed,
-            )
-
-    async def __aenter__(self) -> Pool[T]:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __del__(self) -> None:
-        core = getattr(self, "_core", None)
-        if core is None or core.phase is Phase.NEW or core.phase is Phase.CLOSED:
-            return
-        try:
-            if self._in_own_thread():
-                self._destroy_abandoned()
-        finally:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
-
-    def _destroy_abandoned(self) -> None:
-        """Sync destructors only: nobody is left to await an async one."""
-        destructor = self._settings.destructor
-        if destructor is None or is_async(destructor):
-            return
-        for slot in self._core.idle_slots():
-            try:
-                drop(destructor(slot.resource))
-            except Exception:
-                logger.exception("the destructor of an unclosed %r failed", self)
 
     @property
     def closed(self) -> bool:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable
 from contextvars import Context
 from functools import partial
-from math import inf, isinf
+from math import inf
 from typing import Any, TypeVar, cast
 
 from . import errors
@@ -24,7 +24,7 @@ from .hooks import drop, is_awaitable
 from .observe import holders_of, logger, task_name
 from .states import CircuitState, ClaimState, Phase, SlotState
 from .waiting import Waiting
-from .work import DONE, LONGEST, Operation, Work, inside
+from .work import DONE, Operation, Work
 
 T = TypeVar("T")
 
@@ -180,18 +180,30 @@ class Runtime(Bound[T]):
     def _created(self, slot: Slot, began: float, made: Any, error: BaseException | None) -> None:
         """The work of a factory is done. `made` beside an error: it was cut off and came late."""
         self._creations.pop(slot, None)
-        if made is None:
+        if isinstance(error, errors.Undone):
+            self._undone(slot, began, made)
+        elif made is None:
             self._creation_failed(slot, error or errors.made_nothing(self._name), to_waiter=True)
+        else:
+            self._opened(slot, made, began)
+            if error is None:
+                self._settle(slot)
+            else:
+                self._note_failure(error, to_waiter=True)
+                self._destroy(slot, "late")
+
+    def _undone(self, slot: Slot, began: float, made: Any) -> None:
+        """close(), or an open() that failed, has called this creation off: nobody's failure."""
+        if made is None:
+            self._core.fail_slot(slot)
+            self._changed()
+            self._advance()
             return
         self._opened(slot, made, began)
-        if error is None:
-            self._settle(slot)
+        if self._core.phase is Phase.CLOSED:
+            self._shut_part(self._destroy(slot, "closed"))
         else:
-            self._note_failure(error, to_waiter=True)
-            if self._core.phase is Phase.CLOSED:
-                self._shut_part(self._destroy(slot, "closed"))
-            else:
-                self._destroy(slot, "late")
+            self._destroy(slot, "open_failed")
 
     def _opened(self, slot: Slot, made: T, began: float) -> None:
         now = self._time()
@@ -290,7 +302,7 @@ class Runtime(Bound[T]):
     def _leased(self, resource: T, verb: str) -> Slot:
         """The slot with this very resource that is out; of twins, the caller's own first."""
         core = self._core
-        task = _current_task() if core.has_twins(resource) else None
+        task = current_task() if core.has_twins(resource) else None
         slot = core.find(resource, task)
         if slot is None:
             raise errors.not_acquired(self._name, resource, verb)
@@ -511,7 +523,7 @@ class Runtime(Bound[T]):
         if error is not None:
             logger.error("%r: the destructor failed", self, exc_info=error)
 
-    # -- work, and the end -----------------------------------------------------------------------
+    # -- work ------------------------------------------------------------------------------------
 
     def work_began(self, work: Work) -> None:
         self._works.add(work)
@@ -521,79 +533,8 @@ class Runtime(Bound[T]):
         if self._core.phase is Phase.CLOSED:
             self._finish_close()
 
-    def _start_drain(self, patience: float) -> None:
-        self._core.move("drain")
-        if not isinf(patience):
-            assert self._loop is not None
-            self._drain_timer = self._loop.call_later(min(patience, LONGEST), self._end_drain)
 
-    def _end_drain(self) -> None:
-        holders = holders_of(self._core, self._time())
-        if holders:
-            who = "; ".join(errors.describe(holder) for holder in holders)
-            logger.warning("%r: the drain is over, and not everything came back: %s", self, who)
-        self._shut()
-
-    def _shut(self) -> None:
-        """Close in one step; `_finish_close` follows when the work that is left is done."""
-        core = self._core
-        core.move("close")
-        self._maintenance.stop()
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
-        for claim in core.pending():
-            if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
-                self._fail(claim, errors.closed(self._name))
-        self._changed()
-        calling = self._calling()
-        for work in [*self._creations.values()]:
-            if work not in calling:
-                work.cut(asyncio.CancelledError())
-        self._shut_part(self._destroy_idle("closed", core.idle_slots()))
-        self._shut_over = True
-        self._finish_close()
-
-    def _calling(self) -> tuple[Work, ...]:
-        """The hooks inside of which this is called, by context or as the task that one returned."""
-        task = _current_task()
-        return (
-            *inside.get(),
-            *(work for work in self._works if task is not None and work.awaited is task),
-        )
-
-    def _shut_part(self, operation: Operation) -> None:
-        """What goes wrong in this one is raised from close()."""
-        assert self._closing is not None
-        self._closing.begin()
-        operation.then(self._closing)
-
-    def _finish_close(self) -> None:
-        """See who need not wait any longer: a close() inside a hook does not wait for hooks that
-        call close(), any other one waits for everything."""
-        if not self._shut_over:
-            return
-        if not self._works and not self._closed_sent:
-            self._closed_sent = True
-            if self._subscribers:
-                self._emit("closed")
-            self._subscribers = ()
-        calling = {work for closer in self._closers for work in closer.inside}
-        for closer in [*self._closers]:
-            if not self._works - (calling if closer.inside else set()) and not closer.future.done():
-                closer.future.set_result(None)
-
-
-class Closer:
-    """One close() that waits, perhaps inside of hooks."""
-
-    __slots__ = ("future", "inside")
-
-    def __init__(self, future: asyncio.Future[None], inside: tuple[Work, ...]) -> None:
-        self.future = future
-        self.inside = inside
-
-
-def _current_task() -> asyncio.Task[Any] | None:
+def current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
     except RuntimeError:

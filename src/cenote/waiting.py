@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import errors
 from ._core import Claim, Slot
 from .hooks import is_awaitable
-from .states import ClaimState, Phase, SlotState
+from .states import CircuitState, ClaimState, Phase, SlotState
 from .work import LONGEST, Work
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ class Waiting:
     def _reach(self) -> Slot | None:
         """An idle slot, or a permit to create; None: it waits now."""
         pool, core = self._pool, self._pool._core
+        if core.phase is Phase.CLOSED:  # while a hook looked at what it rejected in the end
+            raise errors.closed(pool._name)
+        if core.circuit is CircuitState.INACTIVE:
+            raise pool._unavailable()
         slot = core.take(self.claim.before)
         if slot is None and core.sync_factory:
             slot = core.permit()

@@ -51,13 +51,12 @@ class Core:
         self.lifo = lifo
         self.recovering_limit = recovering_limit
         self.sync_factory = sync_factory  # waiters create in their own task; else the pool does
-        self.reset()
+        self._reset()
         self.circuit = CircuitState.ACTIVE
         self.recovery = 0  # number of the latest recovery
         self.phase = Phase.NEW
 
-    def reset(self) -> None:
-        """Forget everything that exists: a new pool, or the child of a fork."""
+    def _reset(self) -> None:
         self.busy = 0  # depth of core methods under way
         self.idle: deque[Slot] = deque()
         self.leased: dict[int, Slot] = {}  # id(resource) -> newest leased slot with it
@@ -356,14 +355,15 @@ class Core:
         """The holder gives it back, or loses it: LEASED -> RESERVED."""
         self.busy += 1
         try:
-            slot.state = _after("slot", SLOT, slot.state, "reclaim")
-            self._unlease(slot)
+            state = _after("slot", SLOT, slot.state, "reclaim")
             claim = slot.lease
             assert claim is not None
+            claim.state = _after("claim", CLAIM, claim.state, "end")
+            slot.state = state
+            self._unlease(slot)
             slot.lease = None
             slot.probe = claim.probe
             claim.slot = None
-            claim.state = _after("claim", CLAIM, claim.state, "end")
             self.out -= 1
             self.released += 1
             held = now - claim.since
