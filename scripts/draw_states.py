@@ -28,7 +28,7 @@ def page() -> str:
             for (state, event), target in law.items()
             if state is not target
         ]
-        ends = {target for target in law.values()} - {state for state, _ in law}
+        ends = set(law.values()) - {state for state, _ in law}
         lines += [f"    {state.name} --> [*]" for state in sorted(ends, key=lambda s: s.name)]
         parts.append("\n".join([*lines, "```\n"]))
     return "\n".join(parts)

@@ -7,6 +7,7 @@ from typing import Any
 import cenote
 
 SLOW = 2.0  # seconds of a slow hook: less than every timeout of a pool
+ENOUGH = 200  # calls of a factory: more than any test needs
 HOOKS = ("factory", "before_acquire", "before_release", "destructor")
 
 
@@ -66,6 +67,7 @@ class Backend:
 
     def _begin(self) -> None:
         self.calls += 1
+        assert self.calls < ENOUGH, "resources are made without end"
         self.live += 1
         self.peak = max(self.peak, self.live)
 

@@ -988,7 +988,7 @@ def test_demand_keeps_to_the_limit(make: Any) -> None:
     core.grant()
     assert core.demand() == 1
     core.set_circuit(CircuitState.ACTIVE)
-    assert core.demand() == 5
+    assert core.demand() == 4
 
 
 def test_a_probe_that_waits_has_its_place_already(make: Any) -> None:

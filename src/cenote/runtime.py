@@ -523,6 +523,13 @@ class Runtime(Bound[T]):
         if error is not None:
             logger.error("%r: the destructor failed", self, exc_info=error)
 
+    def _start_ticket(self, acquire: Any, ticket: Any) -> asyncio.Task[None]:
+        """For the C API. Not loop.create_task: an eager task would call back at once."""
+        task = asyncio.Task(drive(acquire, ticket), loop=asyncio.get_running_loop())
+        # Cancelled before its first step, the coroutine never runs.
+        task.add_done_callback(lambda _: ticket.complete(None, asyncio.CancelledError()))
+        return task
+
     # -- work ------------------------------------------------------------------------------------
 
     def work_began(self, work: Work) -> None:
@@ -539,3 +546,15 @@ def current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+async def drive(acquire: Any, ticket: Any) -> None:
+    """An acquire whose end is told to a ticket of the C API."""
+    try:
+        resource = await acquire
+    except BaseException as error:
+        ticket.complete(None, error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        ticket.complete(resource, None)

@@ -1,0 +1,161 @@
+/* The core of cenote in C: the same decisions as pure.py, and the fast path around them.
+ *
+ * Rules of this file:
+ *
+ * - `Core` calls nobody, as in pure.py: its functions neither run hooks nor log, and they are
+ *   consistent before anything that may run other code. A Py_DECREF may run any code: references
+ *   are dropped last. What may allocate (and so start the garbage collector, and so a finalizer)
+ *   in the middle of a change is bracketed by `busy`.
+ * - `Acquire` and `Front` are the fast path of the runtime. They call sync hooks between take and
+ *   hold, and delegate whatever suspends, fails or is observed to the methods of runtime.py.
+ * - Ownership: the ring owns idle slots, the table owns leased ones, the two lists own claims that
+ *   wait or are granted. `prev`, `next` and `twin` are borrowed from those owners.
+ */
+
+
+/* One translation unit, so that the compiler sees the whole fast path. */
+#include "native_parts.h"
+#include "native_core.h"
+#include "native_front.h"
+#include "native_capi.h"
+
+/* -- the module ------------------------------------------------------------------------------ */
+
+static int
+load_members(PyObject **members, const char *const *names, int length, const char *enumeration)
+{
+    PyObject *type = import_from("cenote.states", enumeration);
+    for (int i = 0; type != NULL && i < length; i++) {
+        members[i] = PyObject_GetAttrString(type, names[i]);
+        if (members[i] == NULL) {
+            Py_CLEAR(type);
+        }
+    }
+    Py_XDECREF(type);
+    return type == NULL ? -1 : 0;
+}
+
+static int
+module_exec(PyObject *module)
+{
+    State *st = PyModule_GetState(module);
+    if (add_type(module, &st->slot_type, &slot_spec, NULL) < 0 ||
+        add_type(module, &st->claim_type, &claim_spec, NULL) < 0 ||
+        add_type(module, &st->core_type, &core_spec, NULL) < 0 ||
+        add_type(module, &st->acquire_type, &acquire_spec, st->claim_type) < 0 ||
+        add_type(module, &st->done_type, &done_spec, NULL) < 0 ||
+        add_type(module, &st->front_type, &front_spec, NULL) < 0 ||
+        load_members(st->slot_states, slot_names, SLOT_STATES, "SlotState") < 0 ||
+        load_members(st->claim_states, claim_names, CLAIM_STATES, "ClaimState") < 0 ||
+        load_members(st->phases, phase_names, PHASES, "Phase") < 0 ||
+        load_members(st->circuits, circuit_names, CIRCUITS, "CircuitState") < 0 ||
+        (st->illegal = import_from("cenote.errors", "IllegalTransition")) == NULL ||
+        (st->unset = import_from("cenote.options", "UNSET")) == NULL ||
+        (st->check_timeout = import_from("cenote.options", "optional_duration")) == NULL ||
+        (st->caller = import_from("cenote.caller", "caller")) == NULL ||
+        (st->internal = import_from("cenote.caller", "_internal")) == NULL ||
+        (st->current_task = import_from("asyncio", "current_task")) == NULL ||
+        (st->done = PyObject_New(PyObject, st->done_type) ) == NULL ||
+        PyModule_AddObjectRef(module, "DONE", st->done) < 0 || add_capi(module, st) < 0) {
+        return -1;
+    }
+#if PY_VERSION_HEX < 0x030e0000
+    /* A look-up in this dict is what current_task() is, without the price of a call. */
+    st->current_tasks = import_from("asyncio.tasks", "_current_tasks");
+    if (st->current_tasks == NULL || !PyDict_CheckExact(st->current_tasks)) {
+        PyErr_Clear();
+        Py_CLEAR(st->current_tasks);
+    }
+#endif
+    struct {
+        PyObject **place;
+        const char *name;
+    } names[] = {
+        {&st->s_enter, "_enter"},
+        {&st->s_check_loop, "_check_loop"},
+        {&st->s_admit_or_raise, "_admit_or_raise"},
+        {&st->s_obtain, "_obtain"},
+        {&st->s_leave, "_leave"},
+        {&st->s_advance, "_advance"},
+        {&st->s_settle, "_settle"},
+        {&st->s_examine, "_examine"},
+        {&st->s_refuse, "_refuse"},
+        {&st->s_held, "_held"},
+        {&st->s_returned, "_returned"},
+        {&st->s_report_success, "_report_success"},
+        {&st->s_expect, "_expect"},
+        {&st->s_wake, "wake"},
+        {&st->s_leased, "_leased"},
+        {&st->s_completed, "_completed"},
+        {&st->s_try_acquire_slow, "_try_acquire_slow"},
+        {&st->s_start_ticket, "_start_ticket"},
+    };
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
+        *names[i].place = PyUnicode_InternFromString(names[i].name);
+        if (*names[i].place == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *st = PyModule_GetState(module);
+    PyObject **first = (PyObject **)&st->slot_type;
+    for (size_t i = 0; i < offsetof(State, spare) / sizeof(PyObject *); i++) {
+        Py_VISIT(first[i]);
+    }
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    State *st = PyModule_GetState(module);
+    while (st->spares > 0) {
+        PyObject_GC_Del(st->spare[--st->spares]);
+        Py_DECREF(st->acquire_type);
+    }
+    st->spares = SPARE; /* nothing is kept from now on */
+    PyObject **first = (PyObject **)&st->slot_type;
+    for (size_t i = 0; i < offsetof(State, spare) / sizeof(PyObject *); i++) {
+        Py_CLEAR(first[i]);
+    }
+    return 0;
+}
+
+static void
+module_free(void *module)
+{
+    module_clear((PyObject *)module);
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, module_exec},
+#if PY_VERSION_HEX >= 0x030c0000
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+#if PY_VERSION_HEX >= 0x030d0000
+    {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "cenote._core.native",
+    .m_doc = "The core of cenote in C.",
+    .m_size = sizeof(State),
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC
+PyInit_native(void)
+{
+    return PyModuleDef_Init(&module_def);
+}

@@ -1,0 +1,697 @@
+/* The C API: handlers, tickets, listeners and strategies in C, and the table of cenote.h. */
+
+#include "include/cenote.h"
+
+/* -- user data ------------------------------------------------------------------------------- */
+
+typedef struct {
+    void *data;
+    Cenote_Free free_data;
+} Data;
+
+static void
+data_free(Data *data)
+{
+    if (data->free_data != NULL) {
+        Cenote_Free free_data = data->free_data;
+        data->free_data = NULL;
+        free_data(data->data);
+    }
+}
+
+/* -- Handlers: the five of one pool, and what Python sees of each ----------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    Data data;
+    Cenote_Handlers handlers;
+} Handlers;
+
+static void
+Handlers_dealloc(Handlers *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    data_free(&self->data);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot handlers_slots[] = {
+    {Py_tp_doc, "The C handlers of one pool, and their user data."},
+    {Py_tp_dealloc, Handlers_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec handlers_spec = {
+    .name = "cenote._core.native.Handlers",
+    .basicsize = sizeof(Handlers),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = handlers_slots,
+};
+
+static PyObject *
+Check_vectorcall(PyObject *self, PyObject *const *args, size_t flags, PyObject *names)
+{
+    if (PyVectorcall_NARGS(flags) != 1 || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
+        PyErr_SetString(PyExc_TypeError, "a C handler takes the resource, and nothing else");
+        return NULL;
+    }
+    return check_call((Check *)self, args[0]);
+}
+
+static void
+Check_dealloc(Check *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->handlers);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef check_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Check, vectorcall), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot check_slots[] = {
+    {Py_tp_doc, "A hook in C."},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_members, check_members},
+    {Py_tp_dealloc, Check_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec check_spec = {
+    .name = "cenote._core.native.Check",
+    .basicsize = sizeof(Check),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_HAVE_VECTORCALL,
+    .slots = check_slots,
+};
+
+static PyObject *
+check_new(State *st, Handlers *handlers, const char *name, int (*function)(PyObject *, void *))
+{
+    Check *check = PyObject_New(Check, st->check_type);
+    if (check != NULL) {
+        check->vectorcall = Check_vectorcall;
+        check->handlers = Py_NewRef(handlers);
+        check->data = handlers->data.data;
+        check->is_check = strcmp(name, "destructor") != 0;
+        check->name = name;
+        check->function = function;
+    }
+    return (PyObject *)check;
+}
+
+static PyObject *
+factory_call(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    Handlers *handlers = (Handlers *)self;
+    PyObject *made = handlers->handlers.factory(handlers->data.data);
+    if (made == NULL) {
+        explain("factory");
+    }
+    return made;
+}
+
+static PyMethodDef factory_method = {"factory", factory_call, METH_NOARGS, NULL};
+
+/* -- Ticket: an acquire that ends in a C callback ---------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    Data data;
+    Cenote_Completion done;
+    PyObject *task;
+} Ticket;
+
+/* complete(resource, error): the end, once. */
+static PyObject *
+Ticket_complete(Ticket *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    NARGS(2, 2, "complete");
+    Cenote_Completion done = self->done;
+    if (done == NULL) {
+        Py_RETURN_NONE;
+    }
+    self->done = NULL;
+    PyObject *resource = args[0] == Py_None ? NULL : args[0];
+    PyObject *error = args[1] == Py_None ? NULL : args[1];
+    if (done(resource, error, self->data.data) < 0 || PyErr_Occurred()) {
+        explain("completion callback");
+        PyErr_WriteUnraisable((PyObject *)self);
+    }
+    data_free(&self->data);
+    Py_RETURN_NONE;
+}
+
+static int
+Ticket_traverse(Ticket *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->task);
+    return 0;
+}
+
+static int
+Ticket_clear(Ticket *self)
+{
+    Py_CLEAR(self->task);
+    return 0;
+}
+
+static void
+Ticket_dealloc(Ticket *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->task);
+    data_free(&self->data);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef ticket_methods[] = {
+    {"complete", (PyCFunction)(void (*)(void))Ticket_complete, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot ticket_slots[] = {
+    {Py_tp_doc, "An acquire that ends in a C callback."},
+    {Py_tp_methods, ticket_methods},
+    {Py_tp_traverse, Ticket_traverse},
+    {Py_tp_clear, Ticket_clear},
+    {Py_tp_dealloc, Ticket_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec ticket_spec = {
+    .name = "cenote._core.native.Ticket",
+    .basicsize = sizeof(Ticket),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = ticket_slots,
+};
+
+/* -- Listener and Strategy -------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    Data data;
+    Cenote_Listener listener;
+    Cenote_Strategy strategy;
+} Watcher;
+
+static void
+Watcher_dealloc(Watcher *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    data_free(&self->data);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+watcher_answer(int result, const char *what)
+{
+    if (result < 0) {
+        explain(what);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Watcher_hear(Watcher *self, PyObject *event)
+{
+    return watcher_answer(self->listener(event, self->data.data), "listener");
+}
+
+static PyObject *
+Watcher_report_success(Watcher *self, PyObject *pool)
+{
+    return watcher_answer(self->strategy.report_success(pool, self->data.data), "strategy");
+}
+
+static PyObject *
+Watcher_report_failure(Watcher *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    NARGS(2, 2, "report_failure");
+    return watcher_answer(self->strategy.report_failure(args[0], args[1], self->data.data),
+                          "strategy");
+}
+
+static PyObject *
+Watcher_should_recover(Watcher *self, PyObject *Py_UNUSED(ignored))
+{
+    if (self->strategy.should_recover == NULL) {
+        Py_RETURN_FALSE;
+    }
+    int answer = self->strategy.should_recover(self->data.data);
+    if (answer < 0) {
+        explain("strategy");
+        return NULL;
+    }
+    return PyBool_FromLong(answer);
+}
+
+static PyMethodDef watcher_methods[] = {
+    {"hear", (PyCFunction)Watcher_hear, METH_O, NULL},
+    {"report_success", (PyCFunction)Watcher_report_success, METH_O, NULL},
+    {"report_failure", (PyCFunction)(void (*)(void))Watcher_report_failure, METH_FASTCALL, NULL},
+    {"should_recover", (PyCFunction)Watcher_should_recover, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot watcher_slots[] = {
+    {Py_tp_doc, "A listener or a strategy in C."},
+    {Py_tp_methods, watcher_methods},
+    {Py_tp_dealloc, Watcher_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec watcher_spec = {
+    .name = "cenote._core.native.Watcher",
+    .basicsize = sizeof(Watcher),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = watcher_slots,
+};
+
+/* -- the table --------------------------------------------------------------------------------- */
+
+/* For calls without a pool, from which the state is found faster. */
+static State *
+state_of_interpreter(void)
+{
+    PyObject *module = PyImport_ImportModule("cenote._core.native");
+    if (module == NULL) {
+        return NULL;
+    }
+    State *st = PyModule_GetState(module);
+    Py_DECREF(module); /* sys.modules keeps it */
+    return st;
+}
+
+static int
+is_pool(PyObject *object)
+{
+    PyObject *module =
+        object == NULL ? NULL : PyType_GetModuleByDef(Py_TYPE(object), &module_def);
+    if (module == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    State *st = PyModule_GetState(module);
+    return PyObject_TypeCheck(object, st->front_type);
+}
+
+/* The pool, ready for use, or NULL with a TypeError. */
+static Front *
+as_pool(PyObject *object)
+{
+    if (!is_pool(object)) {
+        PyErr_Format(PyExc_TypeError, "a cenote.Pool is needed, not %s",
+                     object == NULL ? "NULL" : Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    return front_ready((Front *)object) < 0 ? NULL : (Front *)object;
+}
+
+static PyObject *
+pool_class(void)
+{
+    return import_from("cenote", "Pool");
+}
+
+static PyObject *
+capi_pool_new(PyObject *factory, PyObject *options)
+{
+    PyObject *type = pool_class();
+    PyObject *args = type == NULL ? NULL : PyTuple_Pack(1, factory);
+    PyObject *pool = args == NULL ? NULL : PyObject_Call(type, args, options);
+    Py_XDECREF(type);
+    Py_XDECREF(args);
+    return pool;
+}
+
+static int
+add_check(State *st, PyObject *options, Handlers *handlers, const char *name,
+          int (*function)(PyObject *, void *))
+{
+    if (PyDict_GetItemString(options, name) != NULL) {
+        PyErr_Format(PyExc_TypeError, "%s is given in C: it must not be in the options", name);
+        return -1;
+    }
+    if (function == NULL) {
+        return 0;
+    }
+    PyObject *check = check_new(st, handlers, name, function);
+    int result = check == NULL ? -1 : PyDict_SetItemString(options, name, check);
+    Py_XDECREF(check);
+    return result;
+}
+
+static PyObject *
+capi_pool_new_c(const Cenote_Handlers *given, void *data, Cenote_Free free_data, PyObject *options)
+{
+    Data owned = {data, free_data};
+    State *st = state_of_interpreter();
+    if (st == NULL) {
+        data_free(&owned);
+        return NULL;
+    }
+    if (given == NULL || given->factory == NULL) {
+        PyErr_SetString(PyExc_ValueError, "the C handlers need a factory");
+        data_free(&owned);
+        return NULL;
+    }
+    Handlers *handlers = PyObject_New(Handlers, st->handlers_type);
+    if (handlers == NULL) {
+        data_free(&owned);
+        return NULL;
+    }
+    handlers->data = owned;
+    handlers->handlers = *given;
+    PyObject *pool = NULL;
+    PyObject *all = options == NULL ? PyDict_New() : PyDict_Copy(options);
+    PyObject *factory = all == NULL ? NULL : PyCFunction_New(&factory_method, (PyObject *)handlers);
+    if (factory != NULL &&
+        add_check(st, all, handlers, "destructor", given->destructor) == 0 &&
+        add_check(st, all, handlers, "healthcheck", given->healthcheck) == 0 &&
+        add_check(st, all, handlers, "before_acquire", given->before_acquire) == 0 &&
+        add_check(st, all, handlers, "before_release", given->before_release) == 0) {
+        pool = capi_pool_new(factory, all);
+    }
+    Py_XDECREF(factory);
+    Py_XDECREF(all);
+    Py_DECREF(handlers);
+    return pool;
+}
+
+static int
+capi_pool_check(PyObject *object)
+{
+    return is_pool(object);
+}
+
+static Claim *
+acquire_of(PyObject *pool, double timeout)
+{
+    Front *front = as_pool(pool);
+    if (front == NULL) {
+        return NULL;
+    }
+    if (isnan(timeout)) {
+        PyErr_SetString(PyExc_ValueError, "timeout must be a number, not nan");
+        return NULL;
+    }
+    Claim *claim = acquire_new(front);
+    if (claim == NULL) {
+        return NULL;
+    }
+    if (timeout < 0) {
+        claim->timeout = front->acquire_timeout == Py_None ? Py_NAN
+                                                           : PyFloat_AS_DOUBLE(front->acquire_timeout);
+    }
+    else {
+        claim->timeout = isinf(timeout) ? Py_NAN : timeout;
+    }
+    if (claim_note_caller(claim) < 0) {
+        Py_DECREF(claim);
+        return NULL;
+    }
+    return claim;
+}
+
+static PyObject *
+capi_acquire(PyObject *pool, double timeout)
+{
+    return (PyObject *)acquire_of(pool, timeout);
+}
+
+static PyObject *
+capi_acquire_call(PyObject *pool, double timeout, Cenote_Completion done, void *data,
+                  Cenote_Free free_data)
+{
+    Data owned = {data, free_data};
+    Claim *claim = NULL;
+    if (done == NULL) {
+        PyErr_SetString(PyExc_ValueError, "acquire_call needs a completion callback");
+    }
+    else {
+        claim = acquire_of(pool, timeout);
+    }
+    State *st = claim == NULL ? NULL : claim->st;
+    Ticket *ticket = claim == NULL ? NULL : PyObject_GC_New(Ticket, st->ticket_type);
+    if (ticket == NULL) {
+        Py_XDECREF(claim);
+        data_free(&owned);
+        return NULL;
+    }
+    ticket->data = owned;
+    ticket->done = done;
+    ticket->task = NULL;
+    PyObject_GC_Track(ticket);
+    PyObject *task =
+        PyObject_CallMethodObjArgs(pool, st->s_start_ticket, claim, ticket, NULL);
+    Py_DECREF(claim);
+    if (task == NULL) {
+        ticket->done = NULL;
+        Py_DECREF(ticket);
+        return NULL;
+    }
+    ticket->task = task;
+    return (PyObject *)ticket;
+}
+
+static int
+capi_ticket_cancel(PyObject *object)
+{
+    State *st = state_of_interpreter();
+    if (st == NULL) {
+        return -1;
+    }
+    if (object == NULL || !Py_IS_TYPE(object, st->ticket_type)) {
+        PyErr_SetString(PyExc_TypeError, "a ticket of acquire_call is needed");
+        return -1;
+    }
+    Ticket *ticket = (Ticket *)object;
+    if (ticket->done == NULL || ticket->task == NULL) {
+        return 0;
+    }
+    PyObject *cancelled = PyObject_CallMethod(ticket->task, "cancel", NULL);
+    int result = cancelled == NULL ? -1 : PyObject_IsTrue(cancelled);
+    Py_XDECREF(cancelled);
+    return result;
+}
+
+static PyObject *
+capi_try_acquire(PyObject *pool)
+{
+    Front *front = as_pool(pool);
+    PyObject *resource = front == NULL ? NULL : Front_try_acquire(front, NULL);
+    if (resource == Py_None) {
+        Py_DECREF(resource);
+        return NULL;
+    }
+    return resource;
+}
+
+static int
+succeeded(PyObject *result)
+{
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int
+capi_release(PyObject *pool, PyObject *resource)
+{
+    Front *front = as_pool(pool);
+    if (front == NULL) {
+        return -1;
+    }
+    return succeeded(Front_release(front, resource == NULL ? Py_None : resource));
+}
+
+static int
+capi_discard(PyObject *pool, PyObject *resource, PyObject *error)
+{
+    if (as_pool(pool) == NULL) {
+        return -1;
+    }
+    return succeeded(PyObject_CallMethod(pool, "discard", "OO", resource == NULL ? Py_None : resource,
+                                         error == NULL ? Py_None : error));
+}
+
+static PyObject *
+capi_close(PyObject *pool)
+{
+    return as_pool(pool) == NULL ? NULL : PyObject_CallMethod(pool, "close", NULL);
+}
+
+static Py_ssize_t
+capi_count(PyObject *pool)
+{
+    Front *front = as_pool(pool);
+    return front == NULL ? -1 : (Py_ssize_t)front->core->count;
+}
+
+static Py_ssize_t
+capi_idle_count(PyObject *pool)
+{
+    Front *front = as_pool(pool);
+    return front == NULL ? -1 : front->core->idle;
+}
+
+static Py_ssize_t
+capi_active_count(PyObject *pool)
+{
+    Front *front = as_pool(pool);
+    return front == NULL ? -1 : (Py_ssize_t)front->core->count - front->core->idle;
+}
+
+static Py_ssize_t
+capi_waiting_count(PyObject *pool)
+{
+    Front *front = as_pool(pool);
+    return front == NULL ? -1 : front->core->waiters.length;
+}
+
+static Watcher *
+watcher_new(Data owned)
+{
+    State *st = state_of_interpreter();
+    Watcher *watcher = st == NULL ? NULL : PyObject_New(Watcher, st->watcher_type);
+    if (watcher == NULL) {
+        data_free(&owned);
+        return NULL;
+    }
+    watcher->data = owned;
+    watcher->listener = NULL;
+    memset(&watcher->strategy, 0, sizeof(watcher->strategy));
+    return watcher;
+}
+
+static PyObject *
+capi_subscribe(PyObject *pool, Cenote_Listener listener, void *data, Cenote_Free free_data)
+{
+    Watcher *watcher = watcher_new((Data){data, free_data});
+    if (watcher == NULL) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    if (listener == NULL) {
+        PyErr_SetString(PyExc_ValueError, "subscribe needs a listener");
+    }
+    else if (as_pool(pool) != NULL) {
+        watcher->listener = listener;
+        PyObject *hear = PyObject_GetAttrString((PyObject *)watcher, "hear");
+        result = hear == NULL ? NULL : PyObject_CallMethod(pool, "subscribe", "O", hear);
+        Py_XDECREF(hear);
+    }
+    Py_DECREF(watcher);
+    return result;
+}
+
+static int
+capi_unsubscribe(PyObject *subscription)
+{
+    if (subscription == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a subscription is needed, not NULL");
+        return -1;
+    }
+    return succeeded(PyObject_CallNoArgs(subscription));
+}
+
+static int
+capi_state(PyObject *pool)
+{
+    Front *front = as_pool(pool);
+    return front == NULL ? -1 : front->core->circuit;
+}
+
+static int
+capi_set_state(PyObject *pool, int state)
+{
+    static const char *const names[] = {"activate", "deactivate", "recover"};
+    if (as_pool(pool) == NULL) {
+        return -1;
+    }
+    if (state < 0 || state >= CIRCUITS) {
+        PyErr_Format(PyExc_ValueError, "%d is no state of the circuit breaker", state);
+        return -1;
+    }
+    return succeeded(PyObject_CallMethod(pool, names[state], NULL));
+}
+
+static int
+capi_set_strategy(PyObject *pool, const Cenote_Strategy *strategy, void *data, Cenote_Free free_data)
+{
+    Data owned = {data, free_data};
+    if (as_pool(pool) == NULL) {
+        data_free(&owned);
+        return -1;
+    }
+    if (strategy == NULL) {
+        data_free(&owned);
+        return PyObject_SetAttrString(pool, "strategy", Py_None);
+    }
+    if (strategy->report_success == NULL || strategy->report_failure == NULL) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a C strategy needs report_success and report_failure");
+        data_free(&owned);
+        return -1;
+    }
+    Watcher *watcher = watcher_new(owned);
+    if (watcher == NULL) {
+        return -1;
+    }
+    watcher->strategy = *strategy;
+    int result = PyObject_SetAttrString(pool, "strategy", (PyObject *)watcher);
+    Py_DECREF(watcher);
+    return result;
+}
+
+static const Cenote_API capi_table = {
+    .abi = CENOTE_ABI,
+    .size = sizeof(Cenote_API),
+    .pool_new = capi_pool_new,
+    .pool_new_c = capi_pool_new_c,
+    .pool_check = capi_pool_check,
+    .acquire = capi_acquire,
+    .acquire_call = capi_acquire_call,
+    .ticket_cancel = capi_ticket_cancel,
+    .try_acquire = capi_try_acquire,
+    .release = capi_release,
+    .discard = capi_discard,
+    .close = capi_close,
+    .count = capi_count,
+    .idle_count = capi_idle_count,
+    .active_count = capi_active_count,
+    .waiting_count = capi_waiting_count,
+    .subscribe = capi_subscribe,
+    .unsubscribe = capi_unsubscribe,
+    .state = capi_state,
+    .set_state = capi_set_state,
+    .set_strategy = capi_set_strategy,
+};
+
+static int
+add_capi(PyObject *module, State *st)
+{
+    if (add_type(module, &st->handlers_type, &handlers_spec, NULL) < 0 ||
+        add_type(module, &st->check_type, &check_spec, NULL) < 0 ||
+        add_type(module, &st->ticket_type, &ticket_spec, NULL) < 0 ||
+        add_type(module, &st->watcher_type, &watcher_spec, NULL) < 0) {
+        return -1;
+    }
+    PyObject *capsule = PyCapsule_New((void *)&capi_table, "cenote._core.native.C_API", NULL);
+    if (capsule == NULL) {
+        return -1;
+    }
+    int result = PyModule_AddObjectRef(module, "C_API", capsule);
+    Py_DECREF(capsule);
+    return result;
+}

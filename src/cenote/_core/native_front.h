@@ -1,0 +1,1013 @@
+/* Acquire and Front: the fast path of the runtime. */
+
+/* -- the fast path --------------------------------------------------------------------------- */
+
+static double
+front_now(Front *front)
+{
+    if (front->direct_clock) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    }
+    PyObject *now = PyObject_CallNoArgs(front->time);
+    if (now == NULL) {
+        return -1.0;
+    }
+    double result = PyFloat_AsDouble(now);
+    Py_DECREF(now);
+    return result;
+}
+
+/* The task that runs now in the pool's loop, in this thread: a new reference. NULL without an
+ * exception: there is none, or this is another thread. */
+static PyObject *
+front_task(Front *front)
+{
+    State *st = front->core->st;
+    if (front->loop == NULL || front->loop == Py_None ||
+        PyThread_get_thread_ident() != front->thread) {
+        return NULL;
+    }
+    if (st->current_tasks != NULL) {
+        return Py_XNewRef(PyDict_GetItemWithError(st->current_tasks, front->loop));
+    }
+    PyObject *task = PyObject_CallOneArg(st->current_task, front->loop);
+    if (task == Py_None) {
+        Py_CLEAR(task);
+    }
+    return task;
+}
+
+/* Where acquire() was called: code and instruction of the first frame outside cenote. */
+static int
+claim_note_caller(Claim *claim)
+{
+    State *st = claim->st;
+    PyFrameObject *frame = PyEval_GetFrame(); /* borrowed */
+    if (frame == NULL) {
+        return 0;
+    }
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    if ((PyObject *)code == st->last_code) {
+        claim->code = (PyObject *)code;
+        claim->instruction = PyFrame_GetLasti(frame);
+        return 0;
+    }
+    PyObject *inner = PyDict_GetItemWithError(st->internal, code->co_filename);
+    if (inner == Py_False) {
+        Py_XSETREF(st->last_code, Py_NewRef(code));
+        claim->code = (PyObject *)code;
+        claim->instruction = PyFrame_GetLasti(frame);
+        return 0;
+    }
+    Py_DECREF(code);
+    if (inner == NULL && PyErr_Occurred()) {
+        return -1;
+    }
+    PyObject *found = PyObject_CallOneArg(st->caller, (PyObject *)frame);
+    if (found == NULL) {
+        return -1;
+    }
+    claim->code = Py_NewRef(PyTuple_GET_ITEM(found, 0));
+    claim->instruction = (int)PyLong_AsLong(PyTuple_GET_ITEM(found, 1));
+    Py_DECREF(found);
+    return 0;
+}
+
+static Claim *
+acquire_new(Front *front)
+{
+    State *st = front->core->st;
+    Claim *claim;
+    if (st->spares > 0) {
+        claim = st->spare[--st->spares];
+        PyObject_Init((PyObject *)claim, st->acquire_type);
+        Py_DECREF(st->acquire_type); /* it had kept the one it was made with */
+    }
+    else {
+        claim = PyObject_GC_New(Claim, st->acquire_type);
+        if (claim == NULL) {
+            return NULL;
+        }
+    }
+    claim_start(claim, st);
+    claim->front = Py_NewRef(front);
+    PyObject_GC_Track(claim);
+    return claim;
+}
+
+static int
+is_awaitable(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    if (type->tp_as_async != NULL && type->tp_as_async->am_await != NULL) {
+        return 1;
+    }
+    return PyGen_CheckExact(object); /* the slow path looks closer */
+}
+
+/* -1 without an exception would crash whoever believes it. */
+static void
+explain(const char *what)
+{
+    if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_SystemError, "the C %s of a cenote pool failed without an exception",
+                     what);
+    }
+}
+
+static PyObject *
+check_call(Check *check, PyObject *resource)
+{
+    int verdict = check->function(resource, check->data);
+    if (verdict < 0) {
+        explain(check->name);
+    }
+    if (PyErr_Occurred()) { /* also if it says that all is well: an exception is not lost */
+        return NULL;
+    }
+    return check->is_check ? PyBool_FromLong(verdict) : Py_NewRef(Py_None);
+}
+
+/* Calls a sync hook, or the sync part of an async one. */
+static PyObject *
+ask(State *st, PyObject *hook, PyObject *resource)
+{
+    if (Py_IS_TYPE(hook, st->check_type)) {
+        return check_call((Check *)hook, resource);
+    }
+    return PyObject_CallOneArg(hook, resource);
+}
+
+/* Wakes the task of a claim that was granted something. */
+static int
+claim_wake(Claim *claim)
+{
+    State *st = claim->st;
+    if (claim->waiting == NULL) {
+        return 0;
+    }
+    PyObject *result = PyObject_CallMethodNoArgs(claim->waiting, st->s_wake);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* Everything that follows a return: waiters, creations, min_size, drain, close. */
+static int
+front_advance(Front *front)
+{
+    Core *core = front->core;
+    while (core->waiters.length > 0) {
+        Claim *claim = core_grant(core);
+        if (claim == NULL) {
+            if (PyErr_Occurred()) {
+                return -1;
+            }
+            break;
+        }
+        Py_INCREF(claim);
+        int failed = claim_wake(claim);
+        Py_DECREF(claim);
+        if (failed < 0) {
+            return -1;
+        }
+    }
+    if (core->phase == OPEN && core_demand(core) == 0 &&
+        (core->min_size == 0 || core_shortage(core) == 0)) {
+        return 0;
+    }
+    PyObject *result = PyObject_CallMethodNoArgs((PyObject *)front, core->st->s_advance);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* What a hook raised, as an exception instance; the error indicator is clear afterwards. */
+static PyObject *
+fetch_error(void)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(error, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return error;
+}
+
+/* Takes what is there at once. 1: claim->result has the resource; 0: the slow path must go on, with
+ * `slot` and `verdict` if a hook was asked already; -1: an exception is set. */
+static int
+acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
+{
+    Front *front = (Front *)claim->front;
+    Core *core = front->core;
+    State *st = claim->st;
+    PyObject *result;
+
+    if (claim->used) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this acquire() was used before; call pool.acquire() for each resource");
+        return -1;
+    }
+    PyObject *task = core->phase == OPEN ? front_task(front) : NULL;
+    if (task == NULL) {
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+        result = PyObject_CallMethodNoArgs((PyObject *)front, st->s_enter);
+        if (result == NULL) {
+            return -1;
+        }
+        Py_DECREF(result);
+        task = front_task(front);
+        if (task == NULL && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    claim->used = 1;
+    Py_XSETREF(claim->task, task);
+    double now = front_now(front);
+    if (now == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    claim->began = now;
+    claim->before = core->idle_orders;
+    if (core->circuit != ACTIVE) {
+        result = PyObject_CallMethodOneArg((PyObject *)front, st->s_admit_or_raise,
+                                           (PyObject *)claim);
+        if (result == NULL) {
+            return -1;
+        }
+        Py_DECREF(result);
+    }
+    Slot *slot = core_take(core, Py_HUGE_VAL);
+    if (slot == NULL) {
+        return 0;
+    }
+    if (slot->expires_at <= now) {
+        *in_hand = slot;
+        return 0;
+    }
+    if (front->before_acquire != Py_None && front->before_acquire != NULL) {
+        PyObject *answer = ask(st, front->before_acquire, slot->resource);
+        if (answer == NULL || answer == Py_False) {
+            /* Logged, reported and destroyed there; raises what is no Exception. */
+            PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
+            Py_XDECREF(answer);
+            result = PyObject_CallMethodObjArgs((PyObject *)front, st->s_refuse, slot, error, NULL);
+            Py_DECREF(error);
+            Py_DECREF(slot);
+            Py_XDECREF(result);
+            return result == NULL ? -1 : 0;
+        }
+        if (is_awaitable(answer) || core->phase == CLOSED) {
+            *in_hand = slot;
+            *verdict = answer;
+            if (!is_awaitable(answer)) { /* the hook has closed the pool */
+                Py_SETREF(*verdict, Py_NewRef(Py_True));
+            }
+            return 0;
+        }
+        Py_DECREF(answer);
+    }
+    if (core_hold(core, claim, slot, now, 0.0) < 0) {
+        Py_DECREF(slot);
+        return -1;
+    }
+    claim->result = Py_NewRef(slot->resource);
+    if (front->hold_warning != Py_None || PyTuple_GET_SIZE(front->subscribers) > 0) {
+        result = PyObject_CallMethodObjArgs((PyObject *)front, st->s_held, claim, slot, NULL);
+        if (result == NULL) {
+            Py_DECREF(slot);
+            Py_CLEAR(claim->result);
+            return -1;
+        }
+        Py_DECREF(result);
+    }
+    Py_DECREF(slot);
+    return 1;
+}
+
+static PyObject *
+acquire_await(Claim *claim)
+{
+    Slot *slot = NULL;
+    PyObject *verdict = NULL;
+    int ready = acquire_begin(claim, &slot, &verdict);
+    if (ready > 0) {
+        return Py_NewRef(claim);
+    }
+    if (ready < 0) {
+        core_give_place(((Front *)claim->front)->core, &claim->probe);
+        return NULL;
+    }
+    State *st = claim->st;
+    PyObject *coroutine = PyObject_CallMethodObjArgs(
+        claim->front, st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
+        verdict == NULL ? Py_None : verdict, NULL);
+    Py_XDECREF(slot);
+    Py_XDECREF(verdict);
+    if (coroutine == NULL) {
+        return NULL;
+    }
+    PyObject *iterator = Py_TYPE(coroutine)->tp_as_async->am_await(coroutine);
+    Py_DECREF(coroutine);
+    return iterator;
+}
+
+/* The resource is what the awaiting expression gives. */
+static PyObject *
+stop_with(PyObject *result)
+{
+    if (PyTuple_Check(result) || PyExceptionInstance_Check(result)) {
+        /* These would be taken for the arguments of StopIteration, or for the exception itself. */
+        PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, result);
+        if (stop != NULL) {
+            PyErr_SetObject(PyExc_StopIteration, stop);
+            Py_DECREF(stop);
+        }
+    }
+    else {
+        PyErr_SetObject(PyExc_StopIteration, result);
+    }
+    Py_DECREF(result);
+    return NULL;
+}
+
+/* The one step of an acquire that was ready at once; or all of them, driven as a coroutine. */
+static PyObject *
+acquire_next(Claim *claim)
+{
+    PyObject *result = claim->result;
+    if (result == NULL && claim->steps == NULL) {
+        PyObject *steps = acquire_await(claim);
+        if (steps == NULL) {
+            return NULL;
+        }
+        if (steps == (PyObject *)claim) {
+            Py_DECREF(steps);
+            result = claim->result;
+        }
+        else {
+            claim->steps = steps;
+        }
+    }
+    if (result != NULL) {
+        claim->result = NULL;
+        return stop_with(result);
+    }
+    return Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+}
+
+/* With throw and close: a coroutine to asyncio, so that create_task() takes it. */
+static PyObject *
+Acquire_send(Claim *claim, PyObject *Py_UNUSED(value))
+{
+    PyObject *result = acquire_next(claim);
+    if (result == NULL && !PyErr_Occurred()) {
+        PyErr_SetNone(PyExc_StopIteration);
+    }
+    return result;
+}
+
+static PyObject *
+Acquire_throw(Claim *claim, PyObject *args)
+{
+    if (claim->steps != NULL) {
+        PyObject *throw = PyObject_GetAttrString(claim->steps, "throw");
+        PyObject *result = throw == NULL ? NULL : PyObject_CallObject(throw, args);
+        Py_XDECREF(throw);
+        return result;
+    }
+    claim->used = 1; /* it never began */
+    PyObject *error = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
+    if (error != NULL && PyTuple_GET_SIZE(args) > 1 && PyTuple_GET_ITEM(args, 1) != Py_None) {
+        error = PyTuple_GET_ITEM(args, 1);
+    }
+    if (error != NULL && PyExceptionInstance_Check(error)) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    }
+    else if (error != NULL && PyExceptionClass_Check(error)) {
+        PyErr_SetNone(error);
+    }
+    else {
+        PyErr_SetString(PyExc_TypeError, "throw() takes an exception");
+    }
+    return NULL;
+}
+
+static PyObject *
+Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored))
+{
+    claim->used = 1;
+    if (claim->steps == NULL) {
+        Py_RETURN_NONE;
+    }
+    return PyObject_CallMethod(claim->steps, "close", NULL);
+}
+
+static PyObject *
+Acquire_aenter(Claim *claim, PyObject *Py_UNUSED(ignored))
+{
+    claim->in_block = 1;
+    return Py_NewRef(claim);
+}
+
+/* The holder gives the slot back: the end, or an Operation that leads to it. */
+static PyObject *
+front_give_back(Front *front, Slot *slot)
+{
+    Core *core = front->core;
+    State *st = core->st;
+    PyObject *self = (PyObject *)front, *result;
+    double now = front_now(front);
+    if (now == -1.0 && PyErr_Occurred()) {
+        return NULL;
+    }
+    Claim *claim = core_reclaim(core, slot, now);
+    if (claim == NULL) {
+        return NULL;
+    }
+    if (PyTuple_GET_SIZE(front->subscribers) > 0) {
+        result = PyObject_CallMethodObjArgs(self, st->s_returned, claim, slot, NULL);
+        if (result == NULL) {
+            Py_DECREF(claim);
+            return NULL;
+        }
+        Py_DECREF(result);
+    }
+    Py_DECREF(claim);
+    if (front->before_release != Py_None) {
+        PyObject *answer = ask(st, front->before_release, slot->resource);
+        if (answer == NULL || answer == Py_False || is_awaitable(answer)) {
+            PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
+            result = PyObject_CallMethodObjArgs(self, st->s_examine, slot,
+                                                answer == NULL ? Py_None : answer, error, NULL);
+            Py_XDECREF(answer);
+            Py_DECREF(error);
+            return result;
+        }
+        Py_DECREF(answer);
+    }
+    if (front->strategy != Py_None) {
+        PyObject *probe = PyLong_FromLongLong(slot->probe);
+        result = probe == NULL ? NULL : PyObject_CallMethodOneArg(self, st->s_report_success, probe);
+        Py_XDECREF(probe);
+        if (result == NULL) {
+            return NULL;
+        }
+        Py_DECREF(result);
+    }
+    const char *reason;
+    int unfit = core_put(core, slot, now, &reason);
+    if (unfit != 0) {
+        return unfit < 0 ? NULL : PyObject_CallMethodOneArg(self, st->s_settle, (PyObject *)slot);
+    }
+    if (!isnan(core->max_idle) || slot->expires_at != Py_HUGE_VAL) {
+        result = PyObject_CallMethodOneArg(self, st->s_expect, (PyObject *)slot);
+        if (result == NULL) {
+            return NULL;
+        }
+        Py_DECREF(result);
+    }
+    if ((core->waiters.length > 0 || core->min_size > 0 || core->phase != OPEN) &&
+        front_advance(front) < 0) {
+        return NULL;
+    }
+    return Py_NewRef(st->done);
+}
+
+/* Whether this is a task of the pool's own loop; else the slow check raises or lets it pass. */
+static int
+front_check_loop(Front *front)
+{
+    PyObject *task = front_task(front);
+    if (task != NULL) {
+        Py_DECREF(task);
+        return 0;
+    }
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    PyObject *result = PyObject_CallMethodNoArgs((PyObject *)front, front->core->st->s_check_loop);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static PyObject *
+Acquire_aexit(Claim *claim, PyObject *const *args, Py_ssize_t nargs)
+{
+    NARGS(3, 3, "__aexit__");
+    State *st = claim->st;
+    if (claim->state != HOLDING) {
+        return Py_NewRef(st->done); /* released or discarded inside the block */
+    }
+    Front *front = (Front *)claim->front;
+    if (args[0] != Py_None) {
+        return PyObject_CallMethodObjArgs((PyObject *)front, st->s_leave, claim, args[1], NULL);
+    }
+    if (front_check_loop(front) < 0) {
+        return NULL;
+    }
+    Slot *slot = (Slot *)Py_NewRef(claim->slot);
+    PyObject *result = front_give_back(front, slot);
+    Py_DECREF(slot);
+    return result;
+}
+
+static PyMethodDef acquire_methods[] = {
+    {"__aenter__", (PyCFunction)Acquire_aenter, METH_NOARGS, NULL},
+    {"__aexit__", (PyCFunction)(void (*)(void))Acquire_aexit, METH_FASTCALL, NULL},
+    {"send", (PyCFunction)Acquire_send, METH_O, NULL},
+    {"throw", (PyCFunction)Acquire_throw, METH_VARARGS, NULL},
+    {"close", (PyCFunction)Acquire_close, METH_NOARGS, NULL},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot acquire_slots[] = {
+    {Py_tp_doc, "One acquire of a pool; it does nothing until it is awaited or entered, once."},
+    {Py_tp_methods, acquire_methods},
+    {Py_am_await, acquire_await},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, acquire_next},
+    {Py_tp_traverse, Claim_traverse},
+    {Py_tp_clear, Claim_clear},
+    {Py_tp_dealloc, Claim_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec acquire_spec = {
+    .name = "cenote._core.native.Acquire",
+    .basicsize = sizeof(Claim),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = acquire_slots,
+};
+
+/* -- Done: the awaitable of what has happened already ----------------------------------------- */
+
+static PyObject *
+done_next(PyObject *Py_UNUSED(self))
+{
+    return NULL; /* without an exception: the end, without a value */
+}
+
+static void
+done_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+done_get_done(PyObject *Py_UNUSED(self), void *Py_UNUSED(closure))
+{
+    Py_RETURN_TRUE;
+}
+
+static PyObject *
+done_result(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored))
+{
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+done_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return Py_NewRef(self);
+}
+
+static PyMethodDef done_methods[] = {
+    {"result", done_result, METH_NOARGS, NULL},
+    {"wait", done_wait, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef done_getset[] = {
+    {"done", done_get_done, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot done_slots[] = {
+    {Py_tp_doc, "What release() returns when everything has happened: awaiting it is optional."},
+    {Py_am_await, PyObject_SelfIter},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, done_next},
+    {Py_tp_methods, done_methods},
+    {Py_tp_getset, done_getset},
+    {Py_tp_dealloc, done_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec done_spec = {
+    .name = "cenote._core.native.Done",
+    .basicsize = sizeof(PyObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = done_slots,
+};
+
+/* -- Front ----------------------------------------------------------------------------------- */
+
+static int
+front_ready(Front *front)
+{
+    if (front->core == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this pool was not initialized");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+Front_acquire(Front *front, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    PyObject *timeout = nargs > 0 ? args[0] : NULL;
+    if (names != NULL && PyTuple_GET_SIZE(names) > 0) {
+        if (nargs > 0 || PyTuple_GET_SIZE(names) > 1 ||
+            PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout") != 0) {
+            PyErr_SetString(PyExc_TypeError, "acquire() takes one argument at most: timeout");
+            return NULL;
+        }
+        timeout = args[0];
+    }
+    else if (nargs > 1) {
+        PyErr_SetString(PyExc_TypeError, "acquire() takes one argument at most: timeout");
+        return NULL;
+    }
+    if (front_ready(front) < 0) {
+        return NULL;
+    }
+    State *st = front->core->st;
+    double limit;
+    if (timeout == NULL || timeout == st->unset) {
+        limit = front->acquire_timeout == Py_None ? Py_NAN : PyFloat_AS_DOUBLE(front->acquire_timeout);
+    }
+    else if (timeout == Py_None) {
+        limit = Py_NAN;
+    }
+    else if (PyFloat_CheckExact(timeout) && PyFloat_AS_DOUBLE(timeout) >= 0.0 &&
+             isfinite(PyFloat_AS_DOUBLE(timeout))) {
+        limit = PyFloat_AS_DOUBLE(timeout);
+    }
+    else {
+        PyObject *checked = PyObject_CallFunction(st->check_timeout, "sO", "timeout", timeout);
+        if (checked == NULL) {
+            return NULL;
+        }
+        limit = optional_seconds(checked);
+        Py_DECREF(checked);
+    }
+    Claim *claim = acquire_new(front);
+    if (claim == NULL) {
+        return NULL;
+    }
+    claim->timeout = limit;
+    if (claim_note_caller(claim) < 0) {
+        Py_DECREF(claim);
+        return NULL;
+    }
+    return (PyObject *)claim;
+}
+
+static PyObject *
+Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
+{
+    if (front_ready(front) < 0) {
+        return NULL;
+    }
+    Core *core = front->core;
+    PyObject *self = (PyObject *)front;
+    PyObject *task = NULL;
+    if (core->phase == OPEN && core->circuit == ACTIVE && core->idle > core->waiters.length &&
+        front->before_acquire == Py_None && front->hold_warning == Py_None &&
+        PyTuple_GET_SIZE(front->subscribers) == 0) {
+        task = front_task(front);
+        if (task == NULL && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    if (task == NULL) {
+        return PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
+    }
+    double now = front_now(front);
+    if ((now == -1.0 && PyErr_Occurred()) ||
+        ring_at(core, core->lifo ? core->idle - 1 : 0)->expires_at <= now) {
+        Py_DECREF(task);
+        return PyErr_Occurred() ? NULL : PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
+    }
+    Claim *claim = acquire_new(front);
+    if (claim == NULL) {
+        Py_DECREF(task);
+        return NULL;
+    }
+    claim->task = task;
+    claim->used = 1;
+    claim->began = now;
+    PyObject *resource = NULL;
+    if (claim_note_caller(claim) == 0) {
+        Slot *slot = core_take(core, Py_HUGE_VAL);
+        if (slot == NULL) { /* the collector ran in between */
+            resource = PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
+        }
+        else {
+            if (core_hold(core, claim, slot, now, 0.0) == 0) {
+                resource = Py_NewRef(slot->resource);
+            }
+            Py_DECREF(slot);
+        }
+    }
+    Py_DECREF(claim);
+    return resource;
+}
+
+static PyObject *
+Front_release(Front *front, PyObject *resource)
+{
+    if (front_ready(front) < 0 || front_check_loop(front) < 0) {
+        return NULL;
+    }
+    Core *core = front->core;
+    State *st = core->st;
+    Slot *slot = core->table == NULL ? NULL : core->table[table_find(core, resource)];
+    if (slot == NULL || slot->twin != NULL) {
+        PyObject *verb = PyUnicode_FromString("release");
+        slot = verb == NULL ? NULL
+                            : (Slot *)PyObject_CallMethodObjArgs((PyObject *)front, st->s_leased,
+                                                                 resource, verb, NULL);
+        Py_XDECREF(verb);
+        if (slot == NULL) {
+            return NULL;
+        }
+    }
+    else {
+        Py_INCREF(slot);
+    }
+    PyObject *result = front_give_back(front, slot);
+    Py_DECREF(slot);
+    if (result == NULL || result == st->done) {
+        return result;
+    }
+    PyObject *completed = PyObject_CallMethodOneArg((PyObject *)front, st->s_completed, result);
+    Py_DECREF(result);
+    return completed;
+}
+
+static PyObject *
+Front_give_back(Front *front, PyObject *object)
+{
+    Slot *slot = front_ready(front) < 0 ? NULL : as_slot(front->core, object);
+    if (slot == NULL) {
+        return NULL;
+    }
+    Py_INCREF(slot);
+    PyObject *result = front_give_back(front, slot);
+    Py_DECREF(slot);
+    return result;
+}
+
+static Py_ssize_t
+Front_length(Front *front)
+{
+    return front->core == NULL ? 0 : (Py_ssize_t)front->core->count;
+}
+
+static PyObject *
+Front_get_count(Front *front, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(Front_length(front));
+}
+
+static PyObject *
+Front_get_idle(Front *front, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(front->core == NULL ? 0 : front->core->idle);
+}
+
+static PyObject *
+Front_get_active(Front *front, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(front->core == NULL ? 0 : front->core->count - front->core->idle);
+}
+
+static PyObject *
+Front_get_waiting(Front *front, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(front->core == NULL ? 0 : front->core->waiters.length);
+}
+
+static PyObject *
+Front_get_core(Front *front, void *Py_UNUSED(closure))
+{
+    if (front->core == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "_core");
+        return NULL;
+    }
+    return Py_NewRef(front->core);
+}
+
+static int
+Front_set_core(Front *front, PyObject *value, void *Py_UNUSED(closure))
+{
+    PyObject *module = PyType_GetModuleByDef(Py_TYPE(front), &module_def);
+    if (module == NULL) {
+        return -1;
+    }
+    State *st = PyModule_GetState(module);
+    if (value == NULL || !PyObject_TypeCheck(value, st->core_type)) {
+        PyErr_SetString(PyExc_TypeError, "_core must be a Core");
+        return -1;
+    }
+    Py_XSETREF(front->core, (Core *)Py_NewRef(value));
+    return 0;
+}
+
+static PyObject *
+Front_get_subscribers(Front *front, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(front->subscribers);
+}
+
+static int
+Front_set_subscribers(Front *front, PyObject *value, void *Py_UNUSED(closure))
+{
+    if (value == NULL || !PyTuple_CheckExact(value)) {
+        PyErr_SetString(PyExc_TypeError, "_subscribers must be a tuple");
+        return -1;
+    }
+    Py_SETREF(front->subscribers, Py_NewRef(value));
+    return 0;
+}
+
+static PyObject *
+Front_get_acquire_timeout(Front *front, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(front->acquire_timeout);
+}
+
+static int
+Front_set_acquire_timeout(Front *front, PyObject *value, void *Py_UNUSED(closure))
+{
+    if (value == NULL || (value != Py_None && !PyFloat_CheckExact(value))) {
+        PyErr_SetString(PyExc_TypeError, "_acquire_timeout must be a float or None");
+        return -1;
+    }
+    Py_SETREF(front->acquire_timeout, Py_NewRef(value));
+    return 0;
+}
+
+/* What the fast path looks at, each a plain attribute for Python. NULL is None. */
+#define FIELD(name)                                                                       \
+    static PyObject *Front_get_##name(Front *front, void *Py_UNUSED(closure))             \
+    {                                                                                     \
+        return Py_NewRef(front->name);                                                    \
+    }                                                                                     \
+    static int Front_set_##name(Front *front, PyObject *value, void *Py_UNUSED(closure))  \
+    {                                                                                     \
+        Py_SETREF(front->name, Py_NewRef(value == NULL ? Py_None : value));               \
+        return 0;                                                                         \
+    }
+FIELD(loop)
+FIELD(time)
+FIELD(before_acquire)
+FIELD(before_release)
+FIELD(strategy)
+FIELD(hold_warning)
+
+#define GETSET(attribute, name) \
+    {attribute, (getter)Front_get_##name, (setter)Front_set_##name, NULL, NULL}
+
+static PyGetSetDef front_getset[] = {
+    {"count", (getter)Front_get_count, NULL, "Idle and active resources.", NULL},
+    {"idle_count", (getter)Front_get_idle, NULL, "Resources that nobody uses.", NULL},
+    {"active_count", (getter)Front_get_active, NULL, "Resources that are out, or in a hook.", NULL},
+    {"waiting_count", (getter)Front_get_waiting, NULL, "Acquires that wait.", NULL},
+    GETSET("_core", core),
+    GETSET("_subscribers", subscribers),
+    GETSET("_acquire_timeout", acquire_timeout),
+    GETSET("_loop", loop),
+    GETSET("_time", time),
+    GETSET("_before_acquire", before_acquire),
+    GETSET("_before_release", before_release),
+    GETSET("_strategy", strategy),
+    GETSET("_hold_warning", hold_warning),
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef front_members[] = {
+    {"_thread", T_ULONG, offsetof(Front, thread), 0, NULL},
+    {"_direct_clock", T_BOOL, offsetof(Front, direct_clock), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef front_methods[] = {
+    {"acquire", (PyCFunction)(void (*)(void))Front_acquire, METH_FASTCALL | METH_KEYWORDS,
+     "acquire($self, timeout=<unset>)\n--\n\n"
+     "`await` it, or use it as `async with`; by itself it does nothing."},
+    {"try_acquire", (PyCFunction)Front_try_acquire, METH_NOARGS,
+     "try_acquire($self)\n--\n\n"
+     "An idle resource, or a new one of a sync factory; None if that needs waiting."},
+    {"release", (PyCFunction)Front_release, METH_O,
+     "release($self, resource)\n--\n\n"
+     "Give a resource back. Under way when this returns; awaiting it tells the end."},
+    {"_give_back", (PyCFunction)Front_give_back, METH_O, NULL},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *
+Front_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    Front *front = (Front *)type->tp_alloc(type, 0);
+    if (front == NULL) {
+        return NULL;
+    }
+    front->loop = Py_NewRef(Py_None);
+    front->time = Py_NewRef(Py_None);
+    front->before_acquire = Py_NewRef(Py_None);
+    front->before_release = Py_NewRef(Py_None);
+    front->strategy = Py_NewRef(Py_None);
+    front->hold_warning = Py_NewRef(Py_None);
+    front->acquire_timeout = Py_NewRef(Py_None);
+    front->subscribers = PyTuple_New(0);
+    if (front->subscribers == NULL) {
+        Py_DECREF(front);
+        return NULL;
+    }
+    return (PyObject *)front;
+}
+
+static int
+Front_traverse(Front *front, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(front));
+    Py_VISIT(front->core);
+    Py_VISIT(front->loop);
+    Py_VISIT(front->time);
+    Py_VISIT(front->before_acquire);
+    Py_VISIT(front->before_release);
+    Py_VISIT(front->strategy);
+    Py_VISIT(front->hold_warning);
+    Py_VISIT(front->acquire_timeout);
+    Py_VISIT(front->subscribers);
+    return 0;
+}
+
+static int
+Front_clear(Front *front)
+{
+    /* Nothing becomes NULL but the core, without which no method does anything. */
+    Py_CLEAR(front->core);
+    Py_SETREF(front->loop, Py_NewRef(Py_None));
+    Py_SETREF(front->time, Py_NewRef(Py_None));
+    Py_SETREF(front->before_acquire, Py_NewRef(Py_None));
+    Py_SETREF(front->before_release, Py_NewRef(Py_None));
+    Py_SETREF(front->strategy, Py_NewRef(Py_None));
+    PyObject *subscribers = PyTuple_New(0); /* a shared constant: cannot fail */
+    Py_SETREF(front->subscribers, subscribers);
+    return 0;
+}
+
+static void
+Front_dealloc(Front *front)
+{
+    PyTypeObject *type = Py_TYPE(front);
+    PyObject_GC_UnTrack(front);
+    Py_XDECREF(front->core);
+    Py_XDECREF(front->loop);
+    Py_XDECREF(front->time);
+    Py_XDECREF(front->before_acquire);
+    Py_XDECREF(front->before_release);
+    Py_XDECREF(front->strategy);
+    Py_XDECREF(front->hold_warning);
+    Py_XDECREF(front->acquire_timeout);
+    Py_XDECREF(front->subscribers);
+    type->tp_free(front);
+    Py_DECREF(type);
+}
+
+static PyType_Slot front_slots[] = {
+    {Py_tp_doc, "The fast path of a pool: what needs no waiting."},
+    {Py_tp_new, Front_new},
+    {Py_tp_methods, front_methods},
+    {Py_tp_getset, front_getset},
+    {Py_tp_members, front_members},
+    {Py_sq_length, Front_length},
+    {Py_tp_traverse, Front_traverse},
+    {Py_tp_clear, Front_clear},
+    {Py_tp_dealloc, Front_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec front_spec = {
+    .name = "cenote._core.native.Front",
+    .basicsize = sizeof(Front),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE |
+             Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = front_slots,
+};
+
