@@ -8,7 +8,7 @@ help:
 	@echo 'make demo    run the demo'
 	@echo 'make test    run the tests (ARGS="-k name" goes to pytest)'
 	@echo 'make check   format, lint, types, tests'
-	@echo 'make matrix  the tests on every supported Python, on both loops'
+	@echo 'make matrix  the tests on every supported Python'
 	@echo 'make bench   run the benchmarks'
 	@echo 'make clean   remove everything that was generated'
 
@@ -19,7 +19,7 @@ demo:
 test:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh
-	@.venv/bin/python -m pytest $(ARGS)
+	@scripts/suite.sh .venv/bin/python $(ARGS)
 
 check:
 	@scripts/venv.sh .venv '$(PYTHON)' dev
@@ -27,7 +27,7 @@ check:
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m mypy
 	@scripts/servers.sh
-	@.venv/bin/python -m pytest $(ARGS)
+	@scripts/suite.sh .venv/bin/python $(ARGS)
 
 matrix:
 	@scripts/servers.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the suite on every supported Python that is here, on the virtual loop and on uvloop.
+# Runs the suite on every supported Python that is here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,14 +30,11 @@ for version in 3.11 3.12 3.13; do
         failed+=("$version (install)")
         continue
     fi
-    for loop in virtual uvloop; do
-        say "Python $version, $loop loop"
-        if ".venv-$version/bin/python" -m pytest --loop="$loop" "$@"; then
-            passed+=("$version/$loop")
-        else
-            failed+=("$version/$loop")
-        fi
-    done
+    if scripts/suite.sh ".venv-$version/bin/python" "$@"; then
+        passed+=("$version")
+    else
+        failed+=("$version")
+    fi
 done
 
 say "passed: ${passed[*]:-none}; failed: ${failed[*]:-none}; not found: ${missing[*]:-none}"

@@ -408,6 +408,8 @@ class Runtime(Bound[T]):
             return self._destroy(slot, reason)
         self._expect(slot)
         self._advance()
+        if slot.state is SlotState.IDLE:
+            slot.fresh = False  # nobody waited for it
         return DONE
 
     def _expect(self, slot: Slot) -> None:

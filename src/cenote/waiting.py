@@ -51,7 +51,7 @@ class Waiting:
                     if claim.state is ClaimState.WAITING:
                         await self._suspend()
                     slot = self._granted()
-                    fresh = slot.uses == 0  # made for whoever waits: not shown to before_acquire
+                    fresh = slot.fresh  # made for whoever waits: not shown to before_acquire
                 if slot.state is SlotState.OPENING:
                     usable = self._make(slot)
                 elif fresh:
@@ -235,13 +235,11 @@ class Waiting:
             self._future = None
 
     def _cancelled(self) -> None:
-        if self.claim.state not in (ClaimState.WAITING, ClaimState.GRANTED):
-            return
+        if self.claim.state not in (ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED):
+            return  # it has failed, and the cancellation only hides that
         pool = self._pool
-        self._stop_timer()
         pool._totals.cancelled += 1
-        pool._core.leave(self.claim)
-        pool._pass_on(self.claim)
+        self._give_up()
         if pool._subscribers:
             pool._emit(
                 "cancelled",

@@ -4,6 +4,13 @@ static struct PyModuleDef module_def;
 
 /* -- Core: slots ----------------------------------------------------------------------------- */
 
+/* Whoever still waits is about to be failed. */
+static int
+core_refusing(Core *core)
+{
+    return core->circuit == INACTIVE || core->phase == CLOSED;
+}
+
 static int
 core_unplaced(Core *core, Claim *claim)
 {
@@ -43,6 +50,7 @@ core_new_slot(Core *core)
     slot->uses = 0;
     slot->probe = 0;
     slot->state = OPENING;
+    slot->fresh = 0;
     core->opening++;
     PyObject_GC_Track(slot);
     return slot;
@@ -188,7 +196,7 @@ static Claim *
 core_grant(Core *core)
 {
     Claim *claim = core->waiters.first;
-    if (claim == NULL) {
+    if (claim == NULL || core_refusing(core)) {
         return NULL;
     }
     if (core_unplaced(core, claim) && core->probes >= core->recovering_limit) {
@@ -238,6 +246,7 @@ core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited)
     claim->slot = (Slot *)Py_NewRef(slot);
     slot->lease = (Claim *)Py_NewRef(claim);
     slot->uses++;
+    slot->fresh = 0;
     Py_INCREF(slot);
     table_add(core, slot);
     core->out++;
@@ -310,7 +319,7 @@ core_end(Core *core, Claim *claim, int state, const char *event)
 static long long
 core_demand(Core *core)
 {
-    if (core->sync_factory || core->waiters.length == 0) {
+    if (core->sync_factory || core->waiters.length == 0 || core_refusing(core)) {
         return 0;
     }
     long long wanted = core->waiters.length;
@@ -434,6 +443,7 @@ Core_open_slot(Core *core, PyObject *const *args, Py_ssize_t nargs)
     slot->state = RESERVED;
     slot->resource = Py_NewRef(args[1]); /* was NULL while OPENING */
     slot->expires_at = expires_at;
+    slot->fresh = 1;
     core->opening--;
     core->count++;
     Py_RETURN_NONE;
@@ -1173,6 +1183,7 @@ static PyMemberDef slot_members[] = {
     {"generation", T_LONGLONG, offsetof(Slot, generation), READONLY, NULL},
     {"uses", T_LONGLONG, offsetof(Slot, uses), READONLY, NULL},
     {"probe", T_LONGLONG, offsetof(Slot, probe), READONLY, NULL},
+    {"fresh", T_BOOL, offsetof(Slot, fresh), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

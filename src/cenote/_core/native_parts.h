@@ -39,6 +39,7 @@ typedef struct {
     long long uses;
     long long probe;
     int state;
+    char fresh;
 } Slot;
 
 struct Claim {

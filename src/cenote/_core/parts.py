@@ -14,6 +14,7 @@ class Slot:
 
     __slots__ = (
         "expires_at",
+        "fresh",
         "generation",
         "idle_order",
         "idle_since",
@@ -33,6 +34,7 @@ class Slot:
         self.idle_since = 0.0  # loop time of the last return
         self.idle_order = 0  # when it last became idle, counted, not timed
         self.uses = 0  # how often it was handed out
+        self.fresh = False  # just made, and not idle since: before_acquire does not look at it
         self.probe = 0  # recovery in which it was handed out; 0: outside of any
         self.lease: Claim | None = None  # who holds it, while LEASED
         self.twin: Slot | None = None  # next older leased slot with the identical resource

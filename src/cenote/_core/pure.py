@@ -175,6 +175,7 @@ class Core:
             slot.state = _after("slot", SLOT, slot.state, "open")
             slot.resource = resource
             slot.expires_at = expires_at
+            slot.fresh = True
             self.opening -= 1
             self.count += 1
         finally:
@@ -304,7 +305,7 @@ class Core:
     def grant(self) -> Claim | None:
         """Hand the next free thing to the oldest waiter; None: nothing free, or nobody waits."""
         claim = self.first
-        if claim is None:
+        if claim is None or self._refusing():
             return None
         if self._unplaced(claim) and self.probes >= self.recovering_limit:
             return None
@@ -340,6 +341,7 @@ class Core:
             claim.since = now
             slot.lease = claim
             slot.uses += 1
+            slot.fresh = False
             key = id(slot.resource)
             slot.twin = self.leased.get(key)
             self.leased[key] = slot
@@ -406,7 +408,7 @@ class Core:
 
     def demand(self) -> int:
         """How many creations the pool must start now for those who wait."""
-        if self.sync_factory or not self.waiting:
+        if self.sync_factory or not self.waiting or self._refusing():
             return 0
         wanted = self.waiting
         if self.circuit is CircuitState.RECOVERING:
@@ -496,6 +498,10 @@ class Core:
         if owner.probe and owner.probe == self.recovery and self.circuit is CircuitState.RECOVERING:
             self.probes -= 1
         owner.probe = 0
+
+    def _refusing(self) -> bool:
+        """Whoever still waits is about to be failed."""
+        return self.circuit is CircuitState.INACTIVE or self.phase is Phase.CLOSED
 
     def _owed_again(self) -> int:
         """Granted before this recovery: if that is of no use they wait again, before newcomers."""

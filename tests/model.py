@@ -1,0 +1,541 @@
+"""A naive pool: what the contract says, with lists, for `test_model.py` to compare with a real one.
+
+Nothing suspends here. What a task of the real pool would do as soon as it runs is a call in `todo`,
+and the calls are made in the order in which they were put there.
+
+Left out, because it would make the model as large as the pool: health checks, `max_lifetime`,
+`max_idle`, `hold_warning`; the timeouts of hooks and factories; `open()`, and closing with a drain;
+deadlocks (every task acquires once); strategies and events; a `min_size` whose factory fails (its
+backoff is random); `recover()` while an async `before_acquire` is running; whether `min_size` or a
+newcomer whose resource was rejected is first to create, while its async destructor still runs.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    async_factory: bool = False
+    before_acquire: str = "none"  # none, sync, async
+    before_release: str = "none"
+    destructor: str = "none"
+    lifo: bool = False
+    min_size: int = 0
+    max_size: int = 1
+    max_uses: int | None = None
+    max_waiting: int | None = None
+    recovering_limit: int = 1
+    reuse_after_cancel: bool = False
+
+
+@dataclass(eq=False)
+class Thing:
+    """A resource."""
+
+    label: str  # who made it: an acquire, or the pool, counted
+    generation: int
+    uses: int = 0
+    rested: bool = False  # not new any more: before_acquire looks at it
+
+
+@dataclass(eq=False)
+class Rest:
+    """One stay of a thing in the pool: a thing that was out meanwhile rests anew."""
+
+    thing: Thing
+
+
+@dataclass(eq=False)
+class Creation:
+    generation: int
+
+
+@dataclass(eq=False)
+class Claim:
+    """One acquire. state: new, waiting, granted, inspected, holding, over."""
+
+    name: str
+    timeout: float | None
+    in_block: bool
+    state: str = "new"
+    outcome: str | None = None
+    began: float = 0.0
+    since: float = 0.0
+    turn: int = 0
+    seen: list[Rest] = field(default_factory=list)
+    thing: Thing | None = None  # granted, looked at by before_acquire, or held
+    approved: bool = False  # an async before_acquire has accepted the thing
+    permit: bool = False  # granted the right to create
+    cancelled: bool = False  # its task will see that as soon as it runs
+    leaving: bool = False  # its block is about to be left
+
+    @property
+    def deadline(self) -> float:
+        return self.began + self.timeout if self.timeout else inf
+
+
+class Model:
+    def __init__(self, options: Options, now: float) -> None:
+        self.options = options
+        self.now = now
+        self.min_size, self.max_size = options.min_size, options.max_size
+        self.circuit = "ACTIVE"
+        self.opened = self.closed = False
+        self.generation = 0
+        self.alive: list[Thing] = []  # made, and not given to the destructor
+        self.idle: list[Rest] = []  # longest first
+        self.examined: list[tuple[Claim, Thing]] = []  # an async before_release looks at it
+        self.creations: list[Creation] = []
+        self.destroying: list[Thing] = []
+        self.permits = 0  # handed out to create, and not used yet
+        self.claims: dict[str, Claim] = {}
+        self.waiters: list[Claim] = []
+        self.inspected: list[Claim] = []  # an async before_acquire looks at its thing
+        self.holding: list[Claim] = []
+        self.places: list[Claim] = []  # who counts for recovering_limit
+        self.failing: set[int] = set()  # for which acquires a sync factory fails: see `unlucky`
+        self.spoiled: set[str] = set()  # what a sync before_acquire rejects
+        self.made = 0  # by creations of the pool
+        self.turns = 0
+        self.filling = False
+        self.totals: Counter[str] = Counter()
+        self.times = {
+            "wait_time": 0.0,
+            "max_wait_time": 0.0,
+            "hold_time": 0.0,
+            "max_hold_time": 0.0,
+        }
+        self.todo: deque[Callable[[], None]] = deque()
+
+    # -- what a user does ------------------------------------------------------------------------
+
+    def acquire(self, name: str, timeout: float | None, in_block: bool) -> None:
+        claim = self.claims[name] = Claim(name, timeout, in_block)
+        self.soon(self.begin, claim)
+
+    def try_acquire(self, name: str) -> None:
+        claim = self.claims[name] = Claim(name, 0, False)
+        if self.closed:
+            self.finish(claim, "none")
+            return
+        self.open()
+        claim.began = self.now
+        if not self.admitted(claim):
+            self.finish(claim, "none")
+        elif self.options.before_acquire == "async":
+            self.finish(claim, "pool error")
+            self.serve()
+        else:
+            claim.seen = list(self.idle)
+            self.look(claim, otherwise="none")
+
+    def cancel(self, claim: Claim) -> None:
+        claim.cancelled = True
+        if claim.state in ("waiting", "inspected"):
+            self.soon(self.leave, claim)
+
+    def release(self, claim: Claim, accept: bool) -> None:
+        thing = self.take_back(claim)
+        if self.options.before_release == "async":
+            self.examined.append((claim, thing))
+        else:
+            self.judge(claim, thing, accept or self.options.before_release == "none")
+
+    def discard(self, claim: Claim) -> None:
+        thing = self.take_back(claim)
+        self.give_place(claim)
+        self.destroy(thing)
+
+    def leave_block(self, claim: Claim, accept: bool, cancelled: bool) -> None:
+        if cancelled and not self.options.reuse_after_cancel:
+            self.discard(claim)
+        else:
+            self.release(claim, accept)
+
+    def retire(self) -> None:
+        self.generation += 1
+        self.destroy_idle(list(self.idle))
+
+    def resize(self, min_size: int, max_size: int) -> None:
+        self.min_size, self.max_size = min_size, max_size
+        self.destroy_idle(self.idle[: max(0, self.wanted_room() - max_size)])
+        self.serve()
+
+    def switch(self, circuit: str) -> None:
+        if self.circuit == circuit:
+            return
+        self.circuit = circuit
+        self.places.clear()
+        if circuit == "INACTIVE":
+            self.drop_all("unavailable")
+        self.serve()
+
+    def close(self) -> None:
+        self.closed = True
+        self.drop_all("closed")
+        self.creations.clear()
+        self.destroy_idle(list(self.idle))
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.next_deadline() <= end:
+            pending = [*self.waiters, *self.inspected]
+            claim = min(pending, key=lambda claim: claim.deadline)
+            self.now = claim.deadline
+            self.totals["timeouts"] += 1
+            self.drop(claim, "timeout")
+            self.serve()
+            self.run()
+        self.now = end
+
+    # -- what a hook does ------------------------------------------------------------------------
+
+    def created(self, creation: Creation, succeeds: bool) -> None:
+        self.creations.remove(creation)
+        if succeeds:
+            self.made += 1
+            self.put(self.make(creation.generation, f"creation {self.made}"))
+            return
+        if self.waiters:
+            self.drop(self.waiters[0], "factory failed")
+        self.serve()
+
+    def approved(self, claim: Claim, accept: bool) -> None:
+        """An async before_acquire is done."""
+        if claim not in self.inspected:
+            return  # it was interrupted
+        self.inspected.remove(claim)
+        claim.state = "granted"
+        if accept:
+            claim.approved = True
+            self.soon(self.go_on, claim)
+        else:
+            self.reject(claim)
+            if not claim.turn:
+                self.soon(self.ask_again, claim)
+
+    def returned(self, claim: Claim, thing: Thing, accept: bool) -> None:
+        """An async before_release is done."""
+        self.examined.remove((claim, thing))
+        self.judge(claim, thing, accept)
+
+    def judge(self, claim: Claim, thing: Thing, accept: bool) -> None:
+        self.give_place(claim)
+        if accept:
+            self.put(thing)
+        else:
+            self.totals["rejected"] += 1
+            self.destroy(thing)
+
+    def destroyed(self, thing: Thing) -> None:
+        """The destructor is done."""
+        self.destroying.remove(thing)
+        self.totals["destroyed"] += 1
+        self.serve()
+
+    # -- the way of a claim ----------------------------------------------------------------------
+
+    def begin(self, claim: Claim) -> None:
+        if claim.cancelled:
+            self.finish(claim, "cancelled")  # the pool never heard of it
+            return
+        claim.began = self.now
+        if self.closed:
+            self.finish(claim, "closed")
+            return
+        self.open()
+        if not self.admitted(claim):
+            self.finish(claim, "unavailable")
+            return
+        claim.seen = list(self.idle)
+        self.look(claim, otherwise="wait")
+
+    def look(self, claim: Claim, otherwise: str) -> None:
+        """A newcomer: something idle, or room, that no waiter is owed; or else it waits."""
+        while len(self.idle) > len(self.waiters) and self.next_idle() in claim.seen:
+            rest = self.next_idle()
+            self.idle.remove(rest)
+            if self.options.before_acquire == "async":
+                self.inspect(claim, rest.thing)
+                return
+            if self.accepts(rest.thing):
+                self.hold(claim, rest.thing)
+                return
+            self.totals["rejected"] += 1
+            self.destroy(rest.thing)
+        room = self.max_size - self.total()
+        owed = len(self.waiters) - len(self.idle)
+        if not self.options.async_factory and room > max(0, owed):
+            self.create_for(claim)
+        elif otherwise == "none":
+            self.finish(claim, "none")
+            self.serve()
+        elif claim.timeout == 0:
+            self.totals["timeouts"] += 1
+            self.finish(claim, "timeout")
+            self.serve()
+        elif len(self.waiters) >= self.most_waiting():
+            self.finish(claim, "overloaded")
+            self.serve()
+        else:
+            self.turns += 1
+            claim.turn = self.turns
+            self.queue(claim)
+            self.serve()
+
+    def ask_again(self, claim: Claim) -> None:
+        if claim.cancelled:
+            self.leave(claim)
+        elif claim.state == "granted":
+            claim.state = "new"
+            self.look(claim, otherwise="wait")
+
+    def go_on(self, claim: Claim) -> None:
+        """A claim that was granted something runs."""
+        if claim.cancelled:
+            self.leave(claim)
+        if claim.state != "granted":
+            return
+        if claim.permit:
+            claim.permit = False
+            self.permits -= 1
+            self.create_for(claim)
+            return
+        assert claim.thing is not None
+        if claim.approved:
+            self.hold(claim, claim.thing)
+        elif self.options.before_acquire == "async":
+            self.inspect(claim, claim.thing)
+        elif self.accepts(claim.thing):
+            self.hold(claim, claim.thing)
+        else:
+            self.reject(claim)
+
+    def create_for(self, claim: Claim) -> None:
+        """A sync factory, called by the task that acquires."""
+        if unlucky(claim.name, self.failing):
+            self.finish(claim, "factory failed")
+            self.serve()
+        else:
+            self.hold(claim, self.make(self.generation, claim.name))
+
+    def inspect(self, claim: Claim, thing: Thing) -> None:
+        claim.state, claim.thing = "inspected", thing
+        self.inspected.append(claim)
+
+    def reject(self, claim: Claim) -> None:
+        """before_acquire said no: a waiter keeps its turn, and the slot just freed is its own."""
+        thing, claim.thing = claim.thing, None
+        assert thing is not None
+        self.totals["rejected"] += 1
+        if claim.turn:
+            self.queue(claim)
+            self.destroy(thing)
+            self.serve()
+        else:
+            self.destroy(thing)
+
+    def hold(self, claim: Claim, thing: Thing) -> None:
+        thing.uses += 1
+        claim.state, claim.thing, claim.since = "holding", thing, self.now
+        claim.outcome = f"resource of {thing.label}"
+        self.holding.append(claim)
+        self.totals["acquired"] += 1
+        self.add_time("wait_time", self.now - claim.began)
+
+    def take_back(self, claim: Claim) -> Thing:
+        thing, claim.thing = claim.thing, None
+        assert thing is not None
+        claim.state = "over"
+        self.holding.remove(claim)
+        self.totals["released"] += 1
+        self.add_time("hold_time", self.now - claim.since)
+        return thing
+
+    def leave(self, claim: Claim) -> None:
+        """Its task was cancelled, and runs."""
+        if claim.state in ("waiting", "granted", "inspected"):
+            self.totals["cancelled"] += 1
+            self.drop(claim, "cancelled")
+            self.serve()
+
+    def drop(self, claim: Claim, outcome: str) -> None:
+        """It ends before it holds anything; what it was handed is passed on."""
+        state, thing = claim.state, claim.thing
+        self.finish(claim, outcome)
+        if state == "waiting":
+            self.waiters.remove(claim)
+        elif state == "inspected":
+            self.inspected.remove(claim)
+            assert thing is not None
+            self.soon(self.destroy, thing)  # as soon as the hook sees that it is interrupted
+        elif claim.permit:
+            self.permits -= 1
+        elif thing is not None:
+            self.put(thing)
+
+    def drop_all(self, outcome: str) -> None:
+        waiters, self.waiters = self.waiters, []
+        for claim in waiters:
+            self.finish(claim, outcome)
+        for claim in list(self.inspected):
+            self.drop(claim, outcome)
+
+    def finish(self, claim: Claim, outcome: str) -> None:
+        # A task that was cancelled sees only that.
+        claim.state, claim.outcome = "over", "cancelled" if claim.cancelled else outcome
+        self.give_place(claim)
+
+    # -- the pool --------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Whatever is free goes to the oldest waiter. Then what is missing is created."""
+        while self.waiters:
+            claim = self.waiters[0]
+            needs_place = self.circuit == "RECOVERING" and claim not in self.places
+            if needs_place and len(self.places) >= self.options.recovering_limit:
+                break
+            if self.idle:
+                rest = self.next_idle()
+                self.idle.remove(rest)
+                claim.thing, claim.approved = rest.thing, not rest.thing.rested
+            elif not self.options.async_factory and self.total() < self.max_size:
+                claim.permit = True
+                self.permits += 1
+            else:
+                break
+            if needs_place:
+                self.places.append(claim)
+            self.waiters.remove(claim)
+            claim.state = "granted"
+            self.soon(self.go_on, claim)
+        if self.options.async_factory:
+            missing = self.servable() - len(self.idle) - len(self.creations)
+            self.create(missing)
+        if not self.filling and self.missing() > 0:
+            self.filling = True
+            self.soon(self.fill)
+
+    def fill(self) -> None:
+        self.filling = False
+        for creation in self.create(self.missing()):
+            if not self.options.async_factory:
+                self.soon(self.created, creation, True)
+
+    def create(self, number: int) -> list[Creation]:
+        number = max(0, min(number, self.max_size - self.total()))
+        started = [Creation(self.generation) for _ in range(number)]
+        self.creations += started
+        return started
+
+    def make(self, generation: int, label: str) -> Thing:
+        self.totals["created"] += 1
+        thing = Thing(label, generation)
+        self.alive.append(thing)
+        return thing
+
+    def put(self, thing: Thing) -> None:
+        most = self.options.max_uses
+        if (
+            self.closed
+            or thing.generation != self.generation
+            or self.wanted_room() > self.max_size
+            or (most is not None and thing.uses >= most)
+        ):
+            self.destroy(thing)
+        else:
+            thing.rested = thing.rested or thing.uses > 0
+            rest = Rest(thing)
+            self.idle.append(rest)
+            self.serve()
+            thing.rested = thing.rested or rest in self.idle
+
+    def destroy(self, thing: Thing) -> None:
+        self.alive.remove(thing)
+        self.destroying.append(thing)
+        if self.options.destructor != "async":
+            self.destroyed(thing)
+
+    def destroy_idle(self, rests: list[Rest]) -> None:
+        for rest in rests:
+            self.idle.remove(rest)
+            self.destroy(rest.thing)
+
+    def open(self) -> None:
+        if not self.opened:
+            self.opened = True
+            self.serve()
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def total(self) -> int:
+        return self.wanted_room() + len(self.destroying)
+
+    def wanted_room(self) -> int:
+        return len(self.alive) + self.permits + len(self.creations)
+
+    def missing(self) -> int:
+        """To min_size."""
+        if not self.opened or self.closed or self.circuit == "INACTIVE":
+            return 0
+        return min(self.min_size - self.wanted_room(), self.max_size - self.total())
+
+    def servable(self) -> int:
+        """How many waiters the breaker would let have something now."""
+        if self.circuit != "RECOVERING":
+            return len(self.waiters)
+        placed = sum(claim in self.places for claim in self.waiters)
+        free = max(0, self.options.recovering_limit - len(self.places))
+        return placed + min(free, len(self.waiters) - placed)
+
+    def admitted(self, claim: Claim) -> bool:
+        """Whether the breaker lets a newcomer in; while RECOVERING it takes a place."""
+        if self.circuit == "RECOVERING":
+            owed = sum(waiter not in self.places for waiter in self.waiters)
+            if len(self.places) + owed >= self.options.recovering_limit:
+                return False
+            self.places.append(claim)
+        return self.circuit != "INACTIVE"
+
+    def give_place(self, claim: Claim) -> None:
+        if claim in self.places:
+            self.places.remove(claim)
+
+    def next_deadline(self) -> float:
+        return min((claim.deadline for claim in [*self.waiters, *self.inspected]), default=inf)
+
+    def most_waiting(self) -> float:
+        return inf if self.options.max_waiting is None else self.options.max_waiting
+
+    def next_idle(self) -> Rest:
+        return self.idle[-1 if self.options.lifo else 0]
+
+    def queue(self, claim: Claim) -> None:
+        claim.state = "waiting"
+        self.waiters.append(claim)
+        self.waiters.sort(key=lambda claim: claim.turn)
+
+    def accepts(self, thing: Thing) -> bool:
+        return self.options.before_acquire == "none" or thing.label not in self.spoiled
+
+    def add_time(self, kind: str, seconds: float) -> None:
+        self.times[kind] += seconds
+        self.times[f"max_{kind}"] = max(self.times[f"max_{kind}"], seconds)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def soon(self, step: Callable[..., None], *args: Any) -> None:
+        self.todo.append(lambda: step(*args))
+
+    def run(self) -> None:
+        while self.todo:
+            self.todo.popleft()()
+
+
+def unlucky(name: str, failing: set[int]) -> bool:
+    """Whether the factory fails for this acquire: the last word of its name is its number."""
+    return int(name.split()[-1]) % 3 in failing
