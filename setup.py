@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -12,26 +13,24 @@ REQUIRED = os.environ.get("CENOTE_NATIVE") == "1"  # then a failed compilation i
 
 class BuildNative(build_ext):
     def run(self):
+        root = "src" if self.inplace or self.editable_mode else self.build_lib
+        record = Path(root, "cenote", "_core", "build_failure.txt")  # said again by `import cenote`
+        record.unlink(missing_ok=True)
         try:
             super().run()
         except Exception as error:  # whatever a compiler may do
             if REQUIRED:
                 raise
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.write_text(f"{error}\n")
             line = "*" * 79
-            print(
-                f"{line}\ncenote: the native core could not be compiled:\n  {error}\n"
-                f"The pure core is used instead: the same behaviour, several times slower.\n"
-                f"Install a C compiler and Python's headers (Debian: gcc, python3-dev) and\n"
-                f"install again; CENOTE_NATIVE=1 makes this an error.\n{line}",
-                file=sys.stderr,
-            )
+            print(f"{line}\ncenote: the native core could not be compiled: {error}\n{line}")
 
 
 native = Extension(
     "cenote._core.native",
     ["src/cenote/_core/native.c"],
     depends=[f"src/cenote/_core/native_{part}.h" for part in ("parts", "core", "front", "capi")],
-    include_dirs=["src/cenote/_core/include"],
     extra_compile_args=[] if sys.platform == "win32" else ["-std=c11", "-O2", "-Wall", "-Wextra"],
 )
 

@@ -158,17 +158,20 @@ class Waiting:
             if slot.expires_at <= pool._time():
                 self._ask_on()
                 pool._destroy(slot, "max_lifetime")
+                pool._advance()  # something else may be free, long before the destructor is done
                 return False
             try:
                 verdict = pool._ask_before_acquire(slot)
             except BaseException as error:
                 self._ask_on()
                 pool._refuse(slot, error)
+                pool._advance()
                 return False
         if not is_awaitable(verdict):
             if verdict is False:
                 self._ask_on()
                 pool._refuse(slot, None)
+                pool._advance()
             return verdict is not False
         if claim.state is ClaimState.ASKING:
             pool._core.reserve(claim, slot)
@@ -209,6 +212,7 @@ class Waiting:
             answer(False)
             self._ask_on()
             pool._reject(slot, "before_acquire", error)
+            pool._advance()
         else:
             answer(True)
             self.claim.slot = slot  # whoever fails the claim before it runs finds it here

@@ -1,6 +1,8 @@
 """Chooses the machine. Every name the runtime needs of a core is imported from here."""
 
 import os
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .due import due, next_due
@@ -17,6 +19,16 @@ else:
 
         kind = "native"
     except ModuleNotFoundError:  # not compiled; one that does not load is an error
+        failure = Path(__file__).with_name("build_failure.txt")
+        if failure.exists():
+            warnings.warn(
+                f"cenote runs on its pure core, several times slower, because the native one could "
+                f"not be compiled: {failure.read_text().strip()}. Install a C compiler and Python's "
+                f"headers (Debian: gcc, python3-dev) and install cenote again; CENOTE_NATIVE=1 "
+                f"makes a failed compilation an error, CENOTE_PURE=1 accepts the pure core.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         from .front import Acquire, Front
         from .parts import Claim, Slot
         from .pure import Core
