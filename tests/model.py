@@ -109,6 +109,7 @@ class Model:
             "hold_time": 0.0,
             "max_hold_time": 0.0,
         }
+        self.orphans: dict[str, Thing] = {}  # of acquires that left while a hook looked at them
         self.todo: deque[Callable[[], None]] = deque()
 
     # -- what a user does ------------------------------------------------------------------------
@@ -207,7 +208,8 @@ class Model:
     def approved(self, claim: Claim, accept: bool) -> None:
         """An async before_acquire is done."""
         if claim not in self.inspected:
-            return  # it was interrupted
+            self.interrupted(claim)  # it sees that now, having an answer already
+            return
         self.inspected.remove(claim)
         claim.state = "granted"
         if accept:
@@ -372,11 +374,18 @@ class Model:
         elif state == "inspected":
             self.inspected.remove(claim)
             assert thing is not None
-            self.soon(self.destroy, thing)  # as soon as the hook sees that it is interrupted
+            self.orphans[claim.name] = thing
+            self.soon(self.interrupted, claim)  # as soon as the hook sees that it is interrupted
         elif claim.permit:
             self.permits -= 1
         elif thing is not None:
             self.put(thing)
+
+    def interrupted(self, claim: Claim) -> None:
+        """A before_acquire was cut off: what it looked at is destroyed."""
+        thing = self.orphans.pop(claim.name, None)
+        if thing is not None:
+            self.destroy(thing)
 
     def drop_all(self, outcome: str) -> None:
         waiters, self.waiters = self.waiters, []

@@ -125,20 +125,24 @@ class Waiting:
         made = self._pool._make(slot, start=self.claim.timeout != 0)
         if not made:
             self._ask_on()
-            self._pool._advance()
         return made
 
-    def _ask_on(self) -> None:
+    def _ask_on(self, free: Callable[[], object] | None = None) -> None:
         """What was in hand is of no use: a waiter keeps its turn, a newcomer looks further.
 
-        To be called before the slot is freed, or else that goes to the next in line.
+        `free` gets rid of it, once the claim is back in the queue: else the freed slot would go to
+        the next in line.
         """
         claim, core = self.claim, self._pool._core
-        if claim.state is ClaimState.GRANTED:
-            if claim.turn:
-                core.wait(claim)
-            else:
-                core.ask_again(claim)
+        waits = claim.state is ClaimState.GRANTED and claim.turn != 0
+        if waits:
+            core.wait(claim)
+        elif claim.state is ClaimState.GRANTED:
+            core.ask_again(claim)
+        if free is not None:
+            free()
+        if waits:
+            self._pool._advance()  # something may be free long before an async destructor is done
 
     def _give_up(self) -> None:
         self._stop_timer()
@@ -156,22 +160,16 @@ class Waiting:
         pool, claim = self._pool, self.claim
         if verdict is None:
             if slot.expires_at <= pool._time():
-                self._ask_on()
-                pool._destroy(slot, "max_lifetime")
-                pool._advance()  # something else may be free, long before the destructor is done
+                self._ask_on(partial(pool._destroy, slot, "max_lifetime"))
                 return False
             try:
                 verdict = pool._ask_before_acquire(slot)
             except BaseException as error:
-                self._ask_on()
-                pool._refuse(slot, error)
-                pool._advance()
+                self._ask_on(partial(pool._refuse, slot, error))
                 return False
         if not is_awaitable(verdict):
             if verdict is False:
-                self._ask_on()
-                pool._refuse(slot, None)
-                pool._advance()
+                self._ask_on(partial(pool._refuse, slot, None))
             return verdict is not False
         if claim.state is ClaimState.ASKING:
             pool._core.reserve(claim, slot)
@@ -210,9 +208,7 @@ class Waiting:
             return
         if error is not None or verdict is False:
             answer(False)
-            self._ask_on()
-            pool._reject(slot, "before_acquire", error)
-            pool._advance()
+            self._ask_on(partial(pool._reject, slot, "before_acquire", error))
         else:
             answer(True)
             self.claim.slot = slot  # whoever fails the claim before it runs finds it here

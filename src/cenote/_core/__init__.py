@@ -23,8 +23,8 @@ else:
         if failure.exists():
             warnings.warn(
                 f"cenote runs on its pure core, several times slower, because the native one could "
-                f"not be compiled: {failure.read_text().strip()}. Install a C compiler and Python's "
-                f"headers (Debian: gcc, python3-dev) and install cenote again; CENOTE_NATIVE=1 "
+                f"not be compiled: {failure.read_text().strip()}. Install a C compiler and the "
+                f"headers of Python (Debian: gcc, python3-dev), install again; CENOTE_NATIVE=1 "
                 f"makes a failed compilation an error, CENOTE_PURE=1 accepts the pure core.",
                 RuntimeWarning,
                 stacklevel=2,
