@@ -2,7 +2,7 @@ PYTHON ?= python3
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help demo test check matrix bench clean
+.PHONY: help demo test check matrix bench sanitize soak clean
 
 help:
 	@echo 'make demo    run the demo'
@@ -10,6 +10,8 @@ help:
 	@echo 'make check   format, lint, types, tests'
 	@echo 'make matrix  the tests on every supported Python'
 	@echo 'make bench   run the benchmarks'
+	@echo 'make sanitize  the pool tests on a native core with the address and undefined sanitizers'
+	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
 	@echo 'make clean   remove everything that was generated'
 
 demo:
@@ -36,6 +38,13 @@ matrix:
 bench:
 	@scripts/venv.sh .venv '$(PYTHON)' plain
 	@.venv/bin/python -m benchmarks $(ARGS)
+
+sanitize:
+	@PYTHON='$(PYTHON)' scripts/sanitize.sh $(ARGS)
+
+soak:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@.venv/bin/python tests/soak.py --cycles 1000000 $(ARGS)
 
 clean:
 	rm -rf .venv .venv-3.* build dist src/*.egg-info

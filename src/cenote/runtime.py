@@ -527,10 +527,28 @@ class Runtime(Bound[T]):
 
     def _start_ticket(self, acquire: Any, ticket: Any) -> asyncio.Task[None]:
         """For the C API. Not loop.create_task: an eager task would call back at once."""
-        task = asyncio.Task(drive(acquire, ticket), loop=asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        task = asyncio.Task(self._drive(acquire, ticket), loop=loop)
         # Cancelled before its first step, the coroutine never runs.
         task.add_done_callback(lambda _: ticket.complete(None, asyncio.CancelledError()))
         return task
+
+    async def _drive(self, acquire: Any, ticket: Any) -> None:
+        """An acquire whose end is told to a ticket."""
+        try:
+            resource = await acquire
+            task = current_task()
+            if task is not None and task.cancelling():  # by a sync hook: too late to be thrown in
+                self._give_back(acquire.slot)
+                raise asyncio.CancelledError
+        except GeneratorExit:
+            raise  # the loop is gone
+        except BaseException as error:
+            ticket.complete(None, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            ticket.complete(resource, None)
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -548,15 +566,3 @@ def current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
-
-
-async def drive(acquire: Any, ticket: Any) -> None:
-    """An acquire whose end is told to a ticket of the C API."""
-    try:
-        resource = await acquire
-    except BaseException as error:
-        ticket.complete(None, error)
-        if not isinstance(error, Exception):
-            raise
-    else:
-        ticket.complete(resource, None)

@@ -217,6 +217,8 @@ watcher_answer(int result, const char *what)
 {
     if (result < 0) {
         explain(what);
+    }
+    if (PyErr_Occurred()) { /* also if it says that all is well: an exception is not lost */
         return NULL;
     }
     Py_RETURN_NONE;
@@ -251,9 +253,8 @@ Watcher_should_recover(Watcher *self, PyObject *Py_UNUSED(ignored))
     int answer = self->strategy.should_recover(self->data.data);
     if (answer < 0) {
         explain("strategy");
-        return NULL;
     }
-    return PyBool_FromLong(answer);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(answer);
 }
 
 static PyMethodDef watcher_methods[] = {
@@ -296,10 +297,14 @@ state_of_interpreter(void)
 static int
 is_pool(PyObject *object)
 {
-    PyObject *module =
-        object == NULL ? NULL : PyType_GetModuleByDef(Py_TYPE(object), &module_def);
+    if (object == NULL) {
+        return 0;
+    }
+    PyObject *type, *error, *traceback; /* an exception that is set is none of our business */
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *module = PyType_GetModuleByDef(Py_TYPE(object), &module_def);
+    PyErr_Restore(type, error, traceback); /* replaces ours */
     if (module == NULL) {
-        PyErr_Clear();
         return 0;
     }
     State *st = PyModule_GetState(module);
@@ -327,6 +332,11 @@ pool_class(void)
 static PyObject *
 capi_pool_new(PyObject *factory, PyObject *options)
 {
+    if (factory == NULL || (options != NULL && !PyDict_Check(options))) {
+        PyErr_SetString(PyExc_TypeError, factory == NULL ? "a factory is needed, not NULL"
+                                                         : "options must be a dict or NULL");
+        return NULL;
+    }
     PyObject *type = pool_class();
     PyObject *args = type == NULL ? NULL : PyTuple_Pack(1, factory);
     PyObject *pool = args == NULL ? NULL : PyObject_Call(type, args, options);
@@ -361,8 +371,13 @@ capi_pool_new_c(const Cenote_Handlers *given, void *data, Cenote_Free free_data,
         data_free(&owned);
         return NULL;
     }
-    if (given == NULL || given->factory == NULL) {
-        PyErr_SetString(PyExc_ValueError, "the C handlers need a factory");
+    if (given == NULL || given->factory == NULL || (options != NULL && !PyDict_Check(options))) {
+        if (given == NULL || given->factory == NULL) {
+            PyErr_SetString(PyExc_ValueError, "the C handlers need a factory");
+        }
+        else {
+            PyErr_SetString(PyExc_TypeError, "options must be a dict or NULL");
+        }
         data_free(&owned);
         return NULL;
     }
