@@ -1,5 +1,7 @@
 """Real servers, private to a test run, on free loopback ports, in temporary directories."""
 
+import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -121,6 +123,142 @@ class RedisServer:
                 return connection.recv(16).startswith(b"+PONG")
         except OSError:
             return False
+
+
+class PostgresServer:
+    """`with PostgresServer() as server:`; on a socket in its own directory, without a password."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        # PostgreSQL refuses to run as root.
+        self._user = _ordinary_user() if os.geteuid() == 0 else None
+
+    @staticmethod
+    def missing() -> str | None:
+        """Why there can be none on this machine, and what to do about it."""
+        if _postgres("initdb") is None or _postgres("postgres") is None:
+            return (
+                "PostgreSQL is not installed: apt-get install postgresql "
+                "(or: brew install postgresql)"
+            )
+        if os.geteuid() == 0 and _ordinary_user() is None:
+            return (
+                "PostgreSQL does not run as root, and there is neither a user postgres nor nobody"
+            )
+        return None
+
+    @property
+    def url(self) -> str:
+        assert self._directory is not None, "used outside its with block"
+        return f"postgresql://postgres@/postgres?host={self._directory.name}"
+
+    def __enter__(self) -> Self:
+        self._directory = tempfile.TemporaryDirectory(prefix="cenote-postgres-")
+        try:
+            if self._user is not None:
+                entry = pwd.getpwnam(self._user)
+                os.chown(self._directory.name, entry.pw_uid, entry.pw_gid)
+            self._initialize()
+            self.start()
+        except BaseException:
+            self._directory.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    def start(self) -> None:
+        directory, log = self._paths()
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(directory),
+            "fsync": "off",
+        }
+        command = ["-D", str(directory / "data")]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        self._process = self._run("postgres", command, log)
+        try:
+            self._wait_until_ready(directory / ".s.PGSQL.5432", log)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGINT)  # does not wait for its clients
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def kill(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def _initialize(self) -> None:
+        directory, log = self._paths()
+        options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"]
+        initdb = self._run("initdb", ["-D", str(directory / "data"), "--no-sync", *options], log)
+        if initdb.wait(INIT_TIMEOUT) != 0:
+            raise ChildProcessError(f"initdb failed: {log.read_text()[-1000:]}")
+
+    def _run(self, program: str, options: list[str], log: Path) -> subprocess.Popen[bytes]:
+        path = _postgres(program)
+        assert path is not None, self.missing()
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [path, *options],
+                cwd=log.parent,
+                user=self._user,
+                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
+                extra_groups=None if self._user is None else [],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _wait_until_ready(self, path: Path, log: Path) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT
+        while b"database system is ready to accept connections" not in log.read_bytes():
+            if self._process.poll() is not None:
+                raise ChildProcessError(f"postgres ended: {log.read_text()[-1000:]}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"postgres is silent: {log.read_text()[-1000:]}")
+            time.sleep(0.01)
+
+    def _paths(self) -> tuple[Path, Path]:
+        assert self._directory is not None, "used outside its with block"
+        directory = Path(self._directory.name)
+        return directory, directory / "log"
+
+
+def _postgres(program: str) -> str | None:
+    """Debian keeps the newest of them outside of the PATH."""
+    folders = [str(path) for path in Path("/usr/lib/postgresql").glob("*/bin")]
+    folders.sort(key=lambda folder: float(folder.split("/")[4]), reverse=True)
+    return shutil.which(program) or shutil.which(program, path=os.pathsep.join(folders))
+
+
+def _ordinary_user() -> str | None:
+    users = {entry.pw_name for entry in pwd.getpwall()}
+    return next((name for name in ("postgres", "nobody") if name in users), None)
 
 
 def _free_port(host: str) -> int:

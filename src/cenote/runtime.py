@@ -539,7 +539,8 @@ class Runtime(Bound[T]):
             resource = await acquire
             task = current_task()
             if task is not None and task.cancelling():  # by a sync hook: too late to be thrown in
-                self._give_back(acquire.slot)
+                if acquire.slot is not None:  # a subscriber may have released it
+                    self._give_back(acquire.slot)
                 raise asyncio.CancelledError
         except GeneratorExit:
             raise  # the loop is gone

@@ -684,7 +684,9 @@ Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
     PyObject *self = (PyObject *)front;
     PyObject *task = NULL;
     if (core->phase == OPEN && core->circuit == ACTIVE && core->idle > core->waiters.length &&
-        front->before_acquire == Py_None && front->hold_warning == Py_None &&
+        (front->before_acquire == Py_None ||
+         Py_IS_TYPE(front->before_acquire, core->st->check_type)) &&
+        front->hold_warning == Py_None &&
         PyTuple_GET_SIZE(front->subscribers) == 0) {
         task = front_task(front);
         if (task == NULL && PyErr_Occurred()) {
@@ -715,9 +717,25 @@ Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
             resource = PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
         }
         else {
-            if (core_hold(core, claim, slot, now, 0.0) == 0) {
-                resource = Py_NewRef(slot->resource);
+            PyObject *answer = front->before_acquire == Py_None
+                                   ? Py_NewRef(Py_True)
+                                   : ask(core->st, front->before_acquire, slot->resource);
+            if (answer == Py_True) {
+                if (core_hold(core, claim, slot, now, 0.0) == 0) {
+                    resource = Py_NewRef(slot->resource);
+                }
             }
+            else { /* rejected: destroyed there, and the slow path takes the next one */
+                PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
+                PyObject *refused = PyObject_CallMethodObjArgs(self, core->st->s_refuse, slot,
+                                                               error, NULL);
+                Py_DECREF(error);
+                if (refused != NULL) {
+                    Py_DECREF(refused);
+                    resource = PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
+                }
+            }
+            Py_XDECREF(answer);
             Py_DECREF(slot);
         }
     }

@@ -136,6 +136,9 @@ cenote_import(void)
     PyObject *core = PyObject_GetAttrString(package, "core");
     Py_DECREF(package);
     if (core == NULL) {
+        PyErr_SetString(PyExc_ImportError,
+                        "this extension needs cenote, and what was imported under that name is "
+                        "something else");
         return -1;
     }
     int native = PyUnicode_Check(core) && PyUnicode_CompareWithASCIIString(core, "native") == 0;
