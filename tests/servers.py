@@ -1,9 +1,11 @@
 """Real servers, private to a test run, on free loopback ports, in temporary directories."""
 
 import os
-import pwd
+import re
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -12,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 START_TIMEOUT = 10.0  # real seconds until a server must answer
+INIT_TIMEOUT = 60.0  # until the files of a new database must exist
 ATTEMPTS = 5  # a free port may be taken by somebody else before the server binds it
 
 
@@ -131,8 +134,6 @@ class PostgresServer:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        # PostgreSQL refuses to run as root.
-        self._user = _ordinary_user() if os.geteuid() == 0 else None
 
     @staticmethod
     def missing() -> str | None:
@@ -142,23 +143,19 @@ class PostgresServer:
                 "PostgreSQL is not installed: apt-get install postgresql "
                 "(or: brew install postgresql)"
             )
-        if os.geteuid() == 0 and _ordinary_user() is None:
-            return (
-                "PostgreSQL does not run as root, and there is neither a user postgres nor nobody"
-            )
         return None
 
     @property
     def url(self) -> str:
         assert self._directory is not None, "used outside its with block"
-        return f"postgresql://postgres@/postgres?host={self._directory.name}"
+        return f"postgresql://postgres@/postgres?host={self._directory.name}&port=5432"
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="cenote-postgres-")
         try:
-            if self._user is not None:
-                entry = pwd.getpwnam(self._user)
-                os.chown(self._directory.name, entry.pw_uid, entry.pw_gid)
+            user, group, _ = _ordinary_user()
+            if user is not None and group is not None:
+                os.chown(self._directory.name, user, group)
             self._initialize()
             self.start()
         except BaseException:
@@ -181,6 +178,7 @@ class PostgresServer:
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(directory),
+            "port": "5432",  # the name of the socket
             "fsync": "off",
         }
         command = ["-D", str(directory / "data")]
@@ -188,7 +186,7 @@ class PostgresServer:
             command += ["-c", f"{name}={value}"]
         self._process = self._run("postgres", command, log)
         try:
-            self._wait_until_ready(directory / ".s.PGSQL.5432", log)
+            self._wait_until_ready(log)
         except BaseException:
             self.kill()
             raise
@@ -221,27 +219,40 @@ class PostgresServer:
     def _run(self, program: str, options: list[str], log: Path) -> subprocess.Popen[bytes]:
         path = _postgres(program)
         assert path is not None, self.missing()
+        user, group, others = _ordinary_user()
         with log.open("ab") as output:
             return subprocess.Popen(
                 [path, *options],
                 cwd=log.parent,
-                user=self._user,
-                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
-                extra_groups=None if self._user is None else [],
+                user=user,
+                group=group,
+                extra_groups=others,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
 
-    def _wait_until_ready(self, path: Path, log: Path) -> None:
+    def _wait_until_ready(self, log: Path) -> None:
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT
-        while b"database system is ready to accept connections" not in log.read_bytes():
+        while not self._answers():
             if self._process.poll() is not None:
                 raise ChildProcessError(f"postgres ended: {log.read_text()[-1000:]}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"postgres is silent: {log.read_text()[-1000:]}")
             time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        greeting = b"\0\3\0\0user\0postgres\0\0"  # protocol 3.0
+        directory, _ = self._paths()
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(1)
+                connection.connect(str(directory / ".s.PGSQL.5432"))
+                connection.sendall(struct.pack("!I", 4 + len(greeting)) + greeting)
+                return connection.recv(1) == b"R"  # authentication; an error while it starts
+        except OSError:
+            return False
 
     def _paths(self) -> tuple[Path, Path]:
         assert self._directory is not None, "used outside its with block"
@@ -250,15 +261,24 @@ class PostgresServer:
 
 
 def _postgres(program: str) -> str | None:
-    """Debian keeps the newest of them outside of the PATH."""
-    folders = [str(path) for path in Path("/usr/lib/postgresql").glob("*/bin")]
-    folders.sort(key=lambda folder: float(folder.split("/")[4]), reverse=True)
-    return shutil.which(program) or shutil.which(program, path=os.pathsep.join(folders))
+    """Debian keeps them outside of the PATH; the newest is the best."""
+    folders = list(Path("/usr/lib/postgresql").glob("*/bin"))
+    folders.sort(key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)])
+    found = os.pathsep.join(map(str, reversed(folders)))
+    return shutil.which(program) or shutil.which(program, path=found)
 
 
-def _ordinary_user() -> str | None:
-    users = {entry.pw_name for entry in pwd.getpwall()}
-    return next((name for name in ("postgres", "nobody") if name in users), None)
+def _ordinary_user() -> tuple[int | None, int | None, list[int] | None]:
+    """PostgreSQL refuses to run as root: the user, group and further groups to run as instead."""
+    if os.geteuid() != 0:
+        return None, None, None
+    import pwd  # not on Windows
+
+    users = {entry.pw_name: entry for entry in pwd.getpwall()}
+    entry = users.get("postgres") or users.get("nobody")
+    if entry is None:
+        raise ChildProcessError("PostgreSQL does not run as root, and there is no user postgres")
+    return entry.pw_uid, entry.pw_gid, []
 
 
 def _free_port(host: str) -> int:
