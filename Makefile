@@ -2,7 +2,7 @@ PYTHON ?= python3
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help demo test check matrix bench sanitize soak clean
+.PHONY: help demo test check matrix bench sanitize soak dist clean
 
 help:
 	@echo 'make demo    run the demo'
@@ -12,6 +12,7 @@ help:
 	@echo 'make bench   run the benchmarks'
 	@echo 'make sanitize  the pool tests on a native core with the address and undefined sanitizers'
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
+	@echo 'make dist    sdist and wheels, and the tests on what they install'
 	@echo 'make clean   remove everything that was generated'
 
 demo:
@@ -36,7 +37,8 @@ matrix:
 	@scripts/matrix.sh $(ARGS)
 
 bench:
-	@scripts/venv.sh .venv '$(PYTHON)' plain
+	@scripts/venv.sh .venv '$(PYTHON)' bench
+	@scripts/servers.sh postgresql
 	@.venv/bin/python -m benchmarks $(ARGS)
 
 sanitize:
@@ -45,6 +47,9 @@ sanitize:
 soak:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@.venv/bin/python tests/soak.py --cycles 1000000 $(ARGS)
+
+dist:
+	@PYTHON='$(PYTHON)' scripts/dist.sh $(ARGS)
 
 clean:
 	rm -rf .venv .venv-3.* build dist src/*.egg-info

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# venv.sh DIR PYTHON plain|test|dev: DIR has cenote and that extra installed, made again only if stale.
+# venv.sh DIR PYTHON plain|test|dev|bench: DIR has cenote and that extra installed, made again only if stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONHOME VIRTUAL_ENV
@@ -12,6 +12,7 @@ case $extra in
     plain) target=. covers="plain" ;;
     test) target='.[test]' covers="plain test" ;;
     dev) target='.[dev]' covers="plain test dev" ;;
+    bench) target='.[bench]' covers="plain bench" ;;
     *) say "unknown extra '$extra'" && exit 2 ;;
 esac
 

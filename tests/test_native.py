@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import importlib.machinery
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,33 @@ def test_where_there_is_a_compiler_the_core_is_native():
 def test_the_pure_core_can_be_chosen():
     result = run("import cenote; print(cenote.core)", CENOTE_PURE="1")
     assert result.stdout == "pure\n", result.stderr
+
+
+def copy_without_native(folder):
+    """The package as an installation without a compiler has it."""
+    package = Path(cenote.__file__).parent
+    compiled = [f"*{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    unwanted = shutil.ignore_patterns("__pycache__", "build_failure.txt", *compiled)
+    shutil.copytree(package, folder / "cenote", ignore=unwanted)
+    return folder / "cenote" / "_core" / "build_failure.txt"
+
+
+def test_a_failed_compilation_is_said_on_import(tmp_path):
+    copy_without_native(tmp_path).write_text("the compiler is on holiday\n")
+    code = "import cenote; print(cenote.__file__, cenote.core)"
+    result = run(code, PYTHONPATH=str(tmp_path), CENOTE_PURE="")
+    assert result.stdout == f"{tmp_path / 'cenote' / '__init__.py'} pure\n", result.stderr
+    assert "RuntimeWarning: cenote runs on its pure core" in result.stderr
+    assert "the compiler is on holiday" in result.stderr
+
+
+@pytest.mark.parametrize(("failed", "pure"), [(False, ""), (True, "1")])
+def test_a_pure_core_that_was_wanted_is_silent(tmp_path, failed, pure):
+    record = copy_without_native(tmp_path)
+    if failed:
+        record.write_text("the compiler is on holiday\n")
+    result = run("import cenote; print(cenote.core)", PYTHONPATH=str(tmp_path), CENOTE_PURE=pure)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "pure\n", "")
 
 
 def test_the_header_is_where_get_include_says():
@@ -124,6 +153,74 @@ def test_a_cycle_through_a_waiter_of_a_closed_loop_is_collected():
     assert [reference() for reference in seen] == [None, None]
 
 
+class Hook:
+    """A hook of which the pool is an attribute."""
+
+    pool = None
+
+    def __call__(self, resource=None):
+        return Thing() if resource is None else None
+
+
+@pytest.mark.parametrize(
+    "name", ["factory", "destructor", "healthcheck", "before_acquire", "before_release"]
+)
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_a_cycle_through_a_hook_is_collected(name):
+    hook = Hook()
+    options = {"factory": Thing, name: hook}
+    pool = hook.pool = cenote.Pool(options.pop("factory"), **options)
+    async with pool.acquire() as thing:
+        pass
+    seen = weakref.ref(pool), weakref.ref(hook), weakref.ref(thing)
+    del pool, hook, thing, options
+    gc.collect()
+    assert [reference() for reference in seen] == [None, None, None]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_a_cycle_through_an_acquire_is_collected():
+    pool = cenote.Pool(Thing)
+    thing = await pool.acquire()
+    thing.unused, thing.used = pool.acquire(), pool.acquire()
+    thing.other = await thing.used
+    seen = weakref.ref(pool), weakref.ref(thing), weakref.ref(thing.other)
+    del pool, thing
+    gc.collect()
+    assert [reference() for reference in seen] == [None, None, None]
+
+
+@native_only
+async def test_the_core_reports_idle_active_and_waiting(make_pool):
+    pool = make_pool(Thing, max_size=3)
+    held = [await pool.acquire() for _ in range(3)]
+    waiter = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+    assert waiter in {claim.task for claim in gc.get_referents(pool._core) if is_claim(claim)}
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    await pool.release(held[0])
+    reported = {slot.resource for slot in gc.get_referents(pool._core) if is_slot(slot)}
+    assert reported == set(held)
+    for thing in held[1:]:
+        await pool.release(thing)
+    claim = _core.Claim()
+    slot = pool._core.take()
+    pool._core.reserve(claim, slot)
+    assert claim in gc.get_referents(pool._core)
+    assert slot in gc.get_referents(claim)
+    pool._core.ask_again(claim)
+    pool._core.put(slot, 0.0)
+
+
+def is_claim(thing):
+    return isinstance(thing, _core.Claim)
+
+
+def is_slot(thing):
+    return isinstance(thing, _core.Slot)
+
+
 MISUSE = """
 import cenote
 from cenote import _core
@@ -155,6 +252,161 @@ print("survived", calls > 500)
 def test_wrong_arguments_to_the_core_do_not_crash():
     result = run(MISUSE)
     assert (result.returncode, result.stdout) == (0, "survived True\n"), result.stderr
+
+
+# Each ends in an exception, or does nothing; none takes the process with it.
+STRANGE = """
+import asyncio, gc, cenote
+from cenote import _core
+
+def new():
+    return _core.Core(min_size=0, max_size=2, max_uses=None, max_idle=None, lifo=False,
+                      recovering_limit=1, sync_factory=True)
+
+def lease(core):
+    slot, claim = core.permit(), _core.Claim()
+    core.open_slot(slot, object())
+    core.hold(claim, slot, 0.0)
+    return slot, claim
+
+def attempt(act, *args):
+    try:
+        act(*args)
+    except (TypeError, ValueError, RuntimeError, AttributeError, OverflowError, StopIteration):
+        pass
+
+one, other = new(), new()
+slot, claim = lease(one)
+lease(other)
+attempt(other.reclaim, slot)  # of another core
+attempt(setattr, claim, "slot", None)  # by which it is found
+attempt(one.reclaim, slot)
+for thing in (one, slot, claim, _core.Claim()):
+    for name in dir(thing):
+        if not name.startswith("__"):
+            for value in (None, "x", 2**70, thing):
+                attempt(setattr, thing, name, value)
+            attempt(delattr, thing, name)
+            attempt(getattr, thing, name)
+
+async def main():
+    async with cenote.Pool(object, max_size=3) as pool:
+        acquire = pool.acquire()
+        thing = await acquire
+        attempt(setattr, acquire, "slot", None)
+        await acquire.__aexit__(None, None, None)
+        for act in (acquire.send, acquire.throw, next, iter, type(acquire).__await__):
+            attempt(act, None)
+            attempt(act, acquire)
+        for args in ((), (1,), (1, 2), (None, None, 3)):
+            attempt(acquire.throw, *args)
+            attempt(acquire.__aexit__, *args)
+    bare = _core.Front()
+    for act in (bare.acquire, bare.try_acquire, len, repr):
+        attempt(act)
+    attempt(bare.release, thing)
+    attempt(bare._give_back, slot)
+    bare._core = new()
+    attempt(bare.try_acquire)
+    attempt(bare.acquire().send, None)
+    attempt(bare.release, thing)
+    for name in dir(bare):
+        if name.startswith("_") and not name.startswith("__"):
+            for value in (None, 3, "x", ()):
+                attempt(setattr, bare, name, value)
+                attempt(bare.try_acquire)
+                attempt(lambda: bare.acquire().send(None))
+
+asyncio.run(main())
+del one, other, slot, claim
+gc.collect()
+print("survived")
+"""
+
+
+@native_only
+def test_strange_use_of_the_internals_does_not_crash():
+    result = run(STRANGE)
+    assert (result.returncode, result.stdout) == (0, "survived\n"), result.stderr
+
+
+# The module is loaded again beside the first one, used, and dropped, alone and in cycles with what
+# it made. In a sanitizer's build this also shows that nothing looks at a module that is gone.
+RELOAD = """
+import gc, importlib.util, weakref
+import cenote
+from cenote._core import native
+
+def load():
+    module = importlib.util.module_from_spec(native.__spec__)
+    native.__spec__.loader.exec_module(module)
+    return module
+
+def use(module, cycle):
+    core = module.Core(min_size=0, max_size=2, max_uses=None, max_idle=None, lifo=False,
+                       recovering_limit=1, sync_factory=True)
+    class Front(module.Front):
+        pass
+    front = Front()
+    front._core = core
+    waiting, unused, slot = module.Claim(), front.acquire(), core.permit()
+    core.open_slot(slot, object())
+    core.put(slot, 0.0)
+    core.wait(waiting)
+    if cycle:
+        waiting.reason = [module, core, front, slot]
+        unused.reason = [module, unused, front]
+
+for cycle in (False, True) * 3:
+    module = load()
+    assert module.Core is not native.Core
+    use(module, cycle)
+    seen = [weakref.ref(module), weakref.ref(module.Core), weakref.ref(module.Acquire)]
+    del module
+    gc.collect()
+    assert [each() for each in seen] == [None] * 3, (cycle, seen)
+print("collected")
+"""
+
+
+@native_only
+def test_a_module_that_is_loaded_again_is_collected():
+    result = run(RELOAD)
+    assert (result.returncode, result.stdout) == (0, "collected\n"), result.stderr
+
+
+ANEW = """
+import asyncio, gc, importlib, sys
+import cenote
+
+async def use(package):
+    async with package.Pool(object, max_size=1) as pool:
+        async def hold():
+            async with pool.acquire():
+                await asyncio.sleep(0)
+        await asyncio.gather(*(hold() for _ in range(5)))
+
+importlib.reload(sys.modules["cenote._core.native"])
+asyncio.run(use(cenote))
+first = cenote
+for name in [name for name in sys.modules if name.partition(".")[0] == "cenote"]:
+    del sys.modules[name]
+import cenote
+assert cenote.Pool is not first.Pool
+assert cenote.core == first.core == "native"
+asyncio.run(use(first))
+asyncio.run(use(cenote))
+del first
+gc.collect()
+asyncio.run(use(cenote))
+print("both work")
+"""
+
+
+@native_only
+def test_the_package_can_be_imported_anew():
+    result = run(ANEW)
+    assert (result.returncode, result.stdout) == (0, "both work\n"), result.stderr
 
 
 SUBINTERPRETER = """

@@ -14,7 +14,7 @@ from ._core import Claim, Core, Front, Slot
 from .breaker import CircuitBreakerStrategy
 from .hooks import is_async
 from .maintenance import Maintenance
-from .observe import PoolEvent, Subscription, Totals, logger, send, task_name
+from .observe import PoolEvent, Subscription, Totals, logger, task_name
 from .options import Settings
 from .states import CircuitState, ClaimState, Phase
 from .work import Operation, Work
@@ -57,6 +57,8 @@ class Bound(Front[T], Generic[T]):
         self._factory_failures = 0  # in total
         self._circuit_since: float | None = None  # when the breaker last changed
         self._closing: Operation | None = None  # from the first close() on
+        self._advancing = self._again = False  # see _advance
+        self._undoing: Operation | None = None  # a failed open() is being undone
         self._shut_over = False  # everything idle is being destroyed, or is gone
         self._closed_sent = False  # subscribers have heard of it
         self._closers: list[Any] = []  # the close() calls that wait
@@ -130,11 +132,11 @@ class Bound(Front[T], Generic[T]):
     def _from_finalizer(self, step: Callable[[], object]) -> None:
         """Do this now if this is the loop's own thread and no step is under way; else later."""
         loop = self._loop
-        if loop is None:
+        if loop is None or loop.is_closed():
             return
         if threading.get_ident() == self._thread and not self._core.busy:
             step()
-        elif not loop.is_closed():
+        else:
             loop.call_soon_threadsafe(step)
 
     def after_fork(self) -> object:
@@ -194,19 +196,21 @@ class Bound(Front[T], Generic[T]):
         reason: str | None = None,
         error: BaseException | None = None,
     ) -> None:
-        send(
-            self._subscribers,
-            PoolEvent(
-                kind=kind,
-                pool=cast(Any, self),
-                time=self._time(),
-                resource=resource,
-                task=None if task is None else task_name(task),
-                duration=duration,
-                reason=reason,
-                error=error,
-            ),
+        event = PoolEvent(
+            kind=kind,
+            pool=cast(Any, self),
+            time=self._time(),
+            resource=resource,
+            task=None if task is None else task_name(task),
+            duration=duration,
+            reason=reason,
+            error=error,
         )
+        for subscription in self._subscribers:
+            try:
+                subscription.callback(event)
+            except BaseException as raised:
+                self._contain(raised, f"a subscriber failed on {kind!r}")
 
     def _changed(self) -> None:
         """Wake those who wait in open()."""
@@ -247,9 +251,18 @@ class Bound(Front[T], Generic[T]):
             return False
         try:
             return bool(ask())
-        except Exception:
-            logger.exception("%r: the strategy failed in should_recover()", self)
+        except BaseException as raised:
+            self._contain(raised, "the strategy failed in should_recover()")
             return False
+
+    def _contain(self, error: BaseException, what: str) -> None:
+        """Watchers and strategies are called in the middle of a step, which goes on. What would
+        end the program (KeyboardInterrupt, SystemExit) ends it, in a step of its own."""
+        logger.error("%r: %s", self, what, exc_info=error)
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            if self._loop is None or self._loop.is_closed():
+                raise error
+            self._loop.call_soon(_raise, error)
 
     def _report_success(self, probe: int) -> None:
         strategy = self._strategy
@@ -257,8 +270,8 @@ class Bound(Front[T], Generic[T]):
             return
         try:
             strategy.report_success(self)
-        except Exception:
-            logger.exception("%r: the strategy failed in report_success()", self)
+        except BaseException as raised:
+            self._contain(raised, "the strategy failed in report_success()")
 
     def _report_failure(self, error: BaseException, probe: int | None) -> None:
         """`probe`: of the lease that failed; None: no lease, it counts in any case."""
@@ -272,8 +285,8 @@ class Bound(Front[T], Generic[T]):
             return
         try:
             strategy.report_failure(self, error)
-        except Exception:
-            logger.exception("%r: the strategy failed in report_failure()", self)
+        except BaseException as raised:
+            self._contain(raised, "the strategy failed in report_failure()")
 
     def _unavailable(self) -> errors.ServiceUnavailableError:
         since = None if self._circuit_since is None else self._time() - self._circuit_since
@@ -285,5 +298,8 @@ class Bound(Front[T], Generic[T]):
 
 def _is_monotonic(loop: asyncio.AbstractEventLoop) -> bool:
     """Whether the loop's time is the monotonic clock, which C may then read by itself."""
-    kind = type(loop)
-    return kind.time is asyncio.BaseEventLoop.time or kind.__module__.partition(".")[0] == "uvloop"
+    return type(loop).time is asyncio.BaseEventLoop.time and "time" not in vars(loop)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -22,7 +22,7 @@ def is_async(function: Callable[..., Any] | None) -> bool:
     if function is None:
         return False
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  (the method itself is wanted)
+        type(function).__call__  # of an instance: a class makes one, whatever calling that does
     )
 
 

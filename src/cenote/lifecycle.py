@@ -33,6 +33,8 @@ class Lifecycle(Runtime[T]):
 
     async def open(self) -> None:
         """Bind to the running loop; returns when `min_size` resources exist."""
+        while self._undoing is not None:
+            await self._undoing.wait()
         self._enter()
         failures: list[BaseException] = []
         self._openers.append(failures)
@@ -60,6 +62,8 @@ class Lifecycle(Runtime[T]):
         if core.phase is not Phase.OPEN:
             return
         self._maintenance.paused = True
+        undoing = self._undoing = Operation()
+        undoing.begin()
         try:
             if not core.waiting:
                 for work in [*self._creations.values()]:
@@ -69,6 +73,8 @@ class Lifecycle(Runtime[T]):
             await self._destroy_idle("open_failed", core.idle_slots()).wait()
         finally:
             self._maintenance.paused = False
+            self._undoing = None
+            undoing.end()
             if core.phase is Phase.OPEN and not (core.total or core.pending()):
                 core.move("unopen")
                 self._unbind()

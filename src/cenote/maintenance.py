@@ -91,7 +91,9 @@ class Maintenance:
         if self.paused:
             return
         if self._wary and not any(not task.cancelling() for task in asyncio.all_tasks(self._loop)):
-            # Whatever is started now in a loop that goes down is never finished.
+            # Whatever is started now in a loop that goes down is never finished. If it is still
+            # there after a while, it does not.
+            self._wary = False
             self._fill = self._later(FIRST_RETRY, Maintenance._refill)
             return
         self._wary = False

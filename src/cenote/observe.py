@@ -111,20 +111,6 @@ class Subscription:
         self.callback = callback
 
 
-def send(subscribers: tuple[Subscription, ...], event: PoolEvent) -> None:
-    """Tell everybody. What one of them raises is logged; a BaseException goes on after all."""
-    fatal: BaseException | None = None
-    for subscription in subscribers:
-        try:
-            subscription.callback(event)
-        except Exception:
-            logger.exception("a subscriber of %r failed on %r", event.pool, event.kind)
-        except BaseException as error:
-            fatal = error
-    if fatal is not None:
-        raise fatal
-
-
 def task_name(task: Any) -> str:
     return "no task" if task is None else str(task.get_name())
 

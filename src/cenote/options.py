@@ -18,6 +18,7 @@ class Unset:
 
 
 UNSET: Final = Unset()
+MOST: Final = 2**62  # of any whole number: what the native core can count
 
 
 def number(name: str, value: Any) -> float:
@@ -60,6 +61,8 @@ def whole(name: str, value: Any, *, least: int) -> int:
     result = operator.index(value)
     if result < least:
         raise ValueError(f"{name} must be {least} or more, not {value!r}")
+    if result > MOST:
+        raise ValueError(f"{name} must be {MOST} at most, not {value!r}")
     return result
 
 

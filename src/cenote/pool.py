@@ -14,6 +14,7 @@ from .hooks import Factory, Hook, drop, is_async, is_awaitable
 from .lifecycle import Lifecycle
 from .observe import Holder, PoolEvent, Stats, Subscription, holders_of
 from .options import UNSET, Settings, Unset
+from .runtime import raise_fatal
 from .states import CircuitState, Phase
 from .work import Operation
 
@@ -117,7 +118,7 @@ class Pool(Lifecycle[T]):
         before, now = core.idle_orders, self._time()
         while (slot := core.take(before)) is not None:
             if slot.expires_at <= now:
-                self._destroy(slot, "max_lifetime")
+                raise_fatal(self._destroy(slot, "max_lifetime"))
                 continue
             try:
                 verdict = self._ask_before_acquire(slot)
@@ -128,9 +129,12 @@ class Pool(Lifecycle[T]):
                 drop(verdict)
                 core.untake(slot)
                 raise errors.async_hook(self._name)
-            if verdict is not False:
+            if verdict is False:
+                self._refuse(slot, None)
+            elif core.phase is Phase.CLOSED:  # by the hook
+                self._settle(slot)
+            else:
                 return slot
-            self._refuse(slot, None)
         slot = core.permit() if core.sync_factory else None
         if slot is None or not self._make(slot, start=False):
             return None

@@ -37,7 +37,23 @@ class Runtime(Bound[T]):
     # -- serving ---------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Serve whoever can be served. Every path that frees capacity ends here."""
+        """Serve whoever can be served. Every path that frees capacity ends here.
+
+        Not re-entrant: what happens meanwhile (eager tasks, subscribers) is looked at once more
+        instead of deeper and deeper.
+        """
+        self._again = True
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._again:
+                self._again = False
+                self._advance_once()
+        finally:
+            self._advancing = False
+
+    def _advance_once(self) -> None:
         core = self._core
         while (claim := core.grant()) is not None:
             claim.waiting.wake()
@@ -72,13 +88,7 @@ class Runtime(Bound[T]):
             self._maintenance.expect(claim.since + self._hold_warning)
         if self._subscribers:
             waited = claim.since - claim.began
-            try:
-                self._emit("acquired", slot.resource, claim.task, duration=waited)
-            except BaseException:
-                if slot.lease is claim:
-                    self._core.reclaim(slot, self._time())
-                    self._destroy(slot, "cancelled")
-                raise
+            self._emit("acquired", slot.resource, claim.task, duration=waited)
 
     async def _obtain(self, claim: Claim, slot: Slot | None, verdict: Any) -> T:
         return await Waiting(self, claim).obtain(slot, verdict)  # type: ignore[no-any-return]
@@ -268,7 +278,7 @@ class Runtime(Bound[T]):
     def _refuse(self, slot: Slot, error: BaseException | None) -> None:
         """before_acquire has said no, or raised."""
         if error is None or isinstance(error, Exception):
-            self._reject(slot, "before_acquire", error)
+            raise_fatal(self._reject(slot, "before_acquire", error))
         else:
             self._destroy(slot, "rejected")
             raise error
@@ -360,7 +370,7 @@ class Runtime(Bound[T]):
         """An async before_release is done."""
         if error is not None and not isinstance(error, Exception):
             inner = self._destroy(slot, "rejected")
-            operation.end(error)
+            operation.errors.append(error)
         elif error is not None or verdict is False:
             inner = self._reject(slot, "before_release", error, report=report)
         else:
@@ -378,7 +388,9 @@ class Runtime(Bound[T]):
             self._from_finalizer(partial(self._leave_block, claim, error))
         else:
             self._check_loop()
-            await self._leave_block(claim, error).wait()
+            operation = self._leave_block(claim, error)
+            await operation.wait()
+            raise_fatal(operation)
 
     def _leave_block(self, claim: Claim, error: BaseException) -> Operation:
         slot = claim.slot
@@ -408,7 +420,7 @@ class Runtime(Bound[T]):
             return self._destroy(slot, reason)
         self._expect(slot)
         self._advance()
-        if slot.state is SlotState.IDLE:
+        if slot.state is SlotState.IDLE and not self._advancing:
             slot.fresh = False  # nobody waited for it
         return DONE
 
@@ -422,17 +434,15 @@ class Runtime(Bound[T]):
     # -- destroying ------------------------------------------------------------------------------
 
     def _destroy(self, slot: Slot, reason: str) -> Operation:
-        """Call the destructor; the slot is free when that is done."""
+        """Call the destructor; the slot is free when that is done. What it raises is in the
+        operation, a BaseException included: nothing breaks off in the middle of a step."""
         self._core.retire(slot)
         if self._destructor is None:
             return self._gone(slot, reason)
         try:
             result = self._destructor(slot.resource)
         except BaseException as error:
-            operation = self._gone(slot, reason, error)
-            if not isinstance(error, Exception):
-                raise
-            return operation
+            return self._gone(slot, reason, error)
         if not is_awaitable(result):
             return self._gone(slot, reason)
         assert self._loop is not None
@@ -481,19 +491,13 @@ class Runtime(Bound[T]):
         """Destroy these, all of them, whatever their destructors do."""
         operation = Operation()
         operation.begin()
-        fatal: BaseException | None = None
         for slot in slots:
             if slot.state is not SlotState.IDLE:
                 continue  # a destructor before it has used the pool
             self._core.take_this(slot)
-            try:
-                inner = self._destroy(slot, reason)
-            except BaseException as error:
-                fatal = error
-            else:
-                operation.begin()
-                inner.then(operation)
-        operation.end(fatal)
+            operation.begin()
+            self._destroy(slot, reason).then(operation)
+        operation.end()
         return operation
 
     def _destroy_idle_quietly(self, reason: str, slots: Iterable[Slot]) -> Operation:
@@ -505,13 +509,13 @@ class Runtime(Bound[T]):
 
     def _destroy_late(self, resource: T) -> None:
         """A factory was left behind and has made something after all: nobody wants it."""
-        if self._destructor is None or self._loop is None:
+        if self._destructor is None or resource is None:
             return
         logger.warning("%r: a factory came back after it was given up", self)
         limit = self._settings.destructor_timeout
         Work(
             self,
-            self._loop,
+            asyncio.get_running_loop(),  # the pool may be unbound by now
             partial(self._destructor, resource),
             timeout=limit,
             overrun=lambda: errors.hook_timeout(self._name, "destructor", limit),
@@ -567,3 +571,10 @@ def current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+def raise_fatal(operation: Operation) -> None:
+    """What is no Exception is never swallowed, wherever it came from."""
+    for error in operation.errors:
+        if not isinstance(error, Exception):
+            raise error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,7 @@ class Waiting:
                     now = pool._time()
                     resource = slot.resource  # a subscriber may discard it
                     pool._core.hold(claim, slot, now, now - claim.began)
+                    claim.waiting = None  # no cycle
                     pool._held(claim, slot)
                     return resource
                 slot = verdict = None
@@ -71,6 +73,7 @@ class Waiting:
             raise  # _suspend has seen to it, now or as soon as it is safe
         except BaseException:
             self._give_up()
+            claim.waiting = None  # no cycle
             raise
 
     def _reach(self) -> Slot | None:
@@ -222,7 +225,8 @@ class Waiting:
         assert loop is not None
         self._future = loop.create_future()
         if self.claim.deadline is not None and self._timer is None:
-            self._timer = loop.call_at(self.claim.deadline, self._expire)
+            # In an empty context: a cancelled timer lives on in the loop, and its context with it.
+            self._timer = loop.call_at(self.claim.deadline, self._expire, context=Context())
         try:
             await self._future
         except BaseException as error:

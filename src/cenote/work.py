@@ -72,8 +72,15 @@ class Work:
         # The timer first: with eager tasks, create_task runs the hook at once.
         # In an empty context: a cancelled timer lives on in the loop, and its context with it.
         self._timer = loop.call_later(min(timeout, LONGEST), self._expire, context=Context())
-        self._task = loop.create_task(self._run(), name=name, context=context)
-        self._task.add_done_callback(self._ended)
+        steps = self._run()
+        try:
+            self._task = loop.create_task(steps, name=name, context=context)
+        except BaseException as error:  # a task factory that does not take what it is given
+            steps.close()
+            drop(awaitable)
+            self._finish(error=error)
+        else:
+            self._task.add_done_callback(self._ended)
 
     def cut(self, error: BaseException) -> None:
         """Cancel the hook; its outcome is this error."""
@@ -121,6 +128,8 @@ class Work:
         if not self.finished:  # cancelled before its first step
             drop(self._awaitable)
             self._finish(error=asyncio.CancelledError())
+        # Tasks that the hook has started know this work by their context: not the pool, too.
+        del self._crew, self._done, self._late, self._overrun, self.awaited
 
     def _finish(self, result: Any = None, error: BaseException | None = None) -> None:
         if self.finished:

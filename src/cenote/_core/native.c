@@ -55,10 +55,11 @@ module_exec(PyObject *module)
         (st->caller = import_from("cenote.caller", "caller")) == NULL ||
         (st->internal = import_from("cenote.caller", "_internal")) == NULL ||
         (st->current_task = import_from("asyncio", "current_task")) == NULL ||
-        (st->done = PyObject_New(PyObject, st->done_type) ) == NULL ||
+        (st->done = PyObject_GC_New(PyObject, st->done_type)) == NULL ||
         PyModule_AddObjectRef(module, "DONE", st->done) < 0 || add_capi(module, st) < 0) {
         return -1;
     }
+    PyObject_GC_Track(st->done);
 #if PY_VERSION_HEX < 0x030e0000
     /* A look-up in this dict is what current_task() is, without the price of a call. */
     st->current_tasks = import_from("asyncio.tasks", "_current_tasks");
@@ -107,6 +108,9 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     for (size_t i = 0; i < offsetof(State, spare) / sizeof(PyObject *); i++) {
         Py_VISIT(first[i]);
     }
+    for (int i = 0; i < st->spares; i++) { /* each has kept its reference to the type */
+        Py_VISIT(st->acquire_type);
+    }
     return 0;
 }
 
@@ -118,7 +122,7 @@ module_clear(PyObject *module)
         PyObject_GC_Del(st->spare[--st->spares]);
         Py_DECREF(st->acquire_type);
     }
-    st->spares = SPARE; /* nothing is kept from now on */
+    st->ended = 1;
     PyObject **first = (PyObject **)&st->slot_type;
     for (size_t i = 0; i < offsetof(State, spare) / sizeof(PyObject *); i++) {
         Py_CLEAR(first[i]);

@@ -40,6 +40,7 @@ core_new_slot(Core *core)
         return NULL;
     }
     slot->st = core->st;
+    slot->owner = core;
     slot->resource = NULL;
     slot->lease = NULL;
     slot->twin = NULL;
@@ -167,6 +168,7 @@ core_wait(Core *core, Claim *claim)
     Slot *slot = claim->slot;
     claim->slot = NULL;
     claim->state = WAITING;
+    claim->owner = core;
     if (claim->turn == 0) {
         claim->turn = ++core->turns;
     }
@@ -242,6 +244,7 @@ core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited)
     Slot *before = claim->slot;
     slot->state = LEASED;
     claim->state = HOLDING;
+    claim->owner = core;
     claim->since = now;
     claim->slot = (Slot *)Py_NewRef(slot);
     slot->lease = (Claim *)Py_NewRef(claim);
@@ -362,6 +365,10 @@ as_slot(Core *core, PyObject *object)
         PyErr_Format(PyExc_TypeError, "a Slot is needed, not %s", Py_TYPE(object)->tp_name);
         return NULL;
     }
+    if (((Slot *)object)->owner != core) {
+        PyErr_SetString(PyExc_ValueError, "this slot belongs to another core");
+        return NULL;
+    }
     return (Slot *)object;
 }
 
@@ -372,7 +379,12 @@ as_claim(Core *core, PyObject *object)
         PyErr_Format(PyExc_TypeError, "a Claim is needed, not %s", Py_TYPE(object)->tp_name);
         return NULL;
     }
-    return (Claim *)object;
+    Claim *claim = (Claim *)object;
+    if (claim->owner != NULL && claim->owner != core) {
+        PyErr_SetString(PyExc_ValueError, "this claim belongs to another core");
+        return NULL;
+    }
+    return claim;
 }
 
 static PyObject *
@@ -599,6 +611,7 @@ Core_reserve(Core *core, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     claim->state = GRANTED;
+    claim->owner = core;
     list_insert(&core->granted, claim, core->granted.last);
     Py_XSETREF(claim->slot, (Slot *)Py_NewRef(slot));
     Py_RETURN_NONE;
@@ -704,7 +717,7 @@ Core_find(Core *core, PyObject *const *args, Py_ssize_t nargs)
     }
     Slot *own = NULL;
     for (;; slot = (Slot *)slot->twin) {
-        if (args[1] != Py_None && slot->lease->task == args[1]) {
+        if (args[1] != Py_None && slot->lease != NULL && slot->lease->task == args[1]) {
             own = slot;
         }
         if (slot->twin == NULL) {
@@ -726,7 +739,7 @@ Core_leases(Core *core, PyObject *Py_UNUSED(ignored))
     PyObject *found = PyList_New(0);
     for (Py_ssize_t i = 0; found != NULL && core->table != NULL && i <= core->mask; i++) {
         for (Slot *slot = core->table[i]; slot != NULL; slot = (Slot *)slot->twin) {
-            if (PyList_Append(found, (PyObject *)slot->lease) < 0) {
+            if (slot->lease != NULL && PyList_Append(found, (PyObject *)slot->lease) < 0) {
                 Py_CLEAR(found);
                 break;
             }
@@ -783,7 +796,7 @@ Core_circle(Core *core, PyObject *const *args, Py_ssize_t nargs)
     for (Py_ssize_t i = 0; i <= core->mask; i++) {
         for (Slot *slot = core->table[i]; slot != NULL; slot = (Slot *)slot->twin) {
             Claim *lease = slot->lease;
-            int stuck = lease->in_block && lease->task != NULL;
+            int stuck = lease != NULL && lease->in_block && lease->task != NULL;
             if (stuck && lease->task != claim->task) {
                 Claim *waiter =
                     (Claim *)PyDict_GetItemWithError(core->waiting_tasks, lease->task);
@@ -895,7 +908,9 @@ Core_disown(Core *core, PyObject *Py_UNUSED(ignored))
 {
     for (Py_ssize_t i = 0; core->table != NULL && i <= core->mask; i++) {
         for (Slot *slot = core->table[i]; slot != NULL; slot = (Slot *)slot->twin) {
-            slot->lease->state = ENDED;
+            if (slot->lease != NULL) {
+                slot->lease->state = ENDED;
+            }
         }
     }
     for (Claim *claim = core->granted.first; claim != NULL; claim = claim->next) {
@@ -1253,6 +1268,10 @@ Claim_get_slot(Claim *claim, void *Py_UNUSED(closure))
 static int
 Claim_set_slot(Claim *claim, PyObject *value, void *Py_UNUSED(closure))
 {
+    if (claim->state == HOLDING) { /* the core relies on it */
+        PyErr_SetString(PyExc_AttributeError, "the slot of a claim that holds it is fixed");
+        return -1;
+    }
     if (value == Py_None) {
         value = NULL;
     }
@@ -1336,6 +1355,7 @@ static void
 claim_start(Claim *claim, State *st)
 {
     claim->st = st;
+    claim->owner = NULL;
     claim->slot = NULL;
     claim->prev = claim->next = NULL;
     claim->error = claim->task = claim->code = claim->reason = claim->waiting = NULL;
@@ -1401,7 +1421,7 @@ Claim_dealloc(Claim *claim)
     PyObject_GC_UnTrack(claim);
     Claim_clear(claim);
     State *st = claim->st;
-    if (type == st->acquire_type && st->spares < SPARE) {
+    if (type == st->acquire_type && st->spares < SPARE && !st->ended) {
         st->spare[st->spares++] = claim; /* it keeps its type: see acquire_start */
         return;
     }

@@ -2,6 +2,8 @@
 
 /* -- the fast path --------------------------------------------------------------------------- */
 
+static PyObject *front_give_back(Front *front, Slot *slot);
+
 static double
 front_now(Front *front)
 {
@@ -301,7 +303,9 @@ acquire_await(Claim *claim)
         return Py_NewRef(claim);
     }
     if (ready < 0) {
-        core_give_place(((Front *)claim->front)->core, &claim->probe);
+        if (claim->state == ASKING) { /* not if it is in use already, or was */
+            core_give_place(((Front *)claim->front)->core, &claim->probe);
+        }
         return NULL;
     }
     State *st = claim->st;
@@ -373,9 +377,30 @@ Acquire_send(Claim *claim, PyObject *Py_UNUSED(value))
     return result;
 }
 
+/* It was ready, and nobody takes the resource: it goes back. */
+static int
+acquire_undo(Claim *claim)
+{
+    if (claim->result == NULL) {
+        return 0;
+    }
+    Py_CLEAR(claim->result);
+    if (claim->slot == NULL) {
+        return 0;
+    }
+    Slot *slot = (Slot *)Py_NewRef(claim->slot);
+    PyObject *result = front_give_back((Front *)claim->front, slot);
+    Py_DECREF(slot);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 static PyObject *
 Acquire_throw(Claim *claim, PyObject *args)
 {
+    if (acquire_undo(claim) < 0) {
+        return NULL;
+    }
     if (claim->steps != NULL) {
         PyObject *throw = PyObject_GetAttrString(claim->steps, "throw");
         PyObject *result = throw == NULL ? NULL : PyObject_CallObject(throw, args);
@@ -403,6 +428,9 @@ static PyObject *
 Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored))
 {
     claim->used = 1;
+    if (acquire_undo(claim) < 0) {
+        return NULL;
+    }
     if (claim->steps == NULL) {
         Py_RETURN_NONE;
     }
@@ -556,10 +584,19 @@ done_next(PyObject *Py_UNUSED(self))
     return NULL; /* without an exception: the end, without a value */
 }
 
+/* Of the collector's interest only for its type, and so for the module. */
+static int
+done_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
 static void
 done_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -588,8 +625,15 @@ static PyMethodDef done_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *
+done_get_errors(PyObject *Py_UNUSED(self), void *Py_UNUSED(closure))
+{
+    return PyTuple_New(0);
+}
+
 static PyGetSetDef done_getset[] = {
     {"done", done_get_done, NULL, NULL, NULL},
+    {"errors", done_get_errors, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -600,6 +644,7 @@ static PyType_Slot done_slots[] = {
     {Py_tp_iternext, done_next},
     {Py_tp_methods, done_methods},
     {Py_tp_getset, done_getset},
+    {Py_tp_traverse, done_traverse},
     {Py_tp_dealloc, done_dealloc},
     {0, NULL},
 };
@@ -607,7 +652,8 @@ static PyType_Slot done_slots[] = {
 static PyType_Spec done_spec = {
     .name = "cenote._core.native.Done",
     .basicsize = sizeof(PyObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = done_slots,
 };
 
@@ -720,7 +766,13 @@ Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
             PyObject *answer = front->before_acquire == Py_None
                                    ? Py_NewRef(Py_True)
                                    : ask(core->st, front->before_acquire, slot->resource);
-            if (answer == Py_True) {
+            if (answer == Py_True && core->phase == CLOSED) { /* by the hook */
+                PyObject *settled = PyObject_CallMethodOneArg(self, core->st->s_settle,
+                                                              (PyObject *)slot);
+                resource = settled == NULL ? NULL : Py_NewRef(Py_None);
+                Py_XDECREF(settled);
+            }
+            else if (answer == Py_True) {
                 if (core_hold(core, claim, slot, now, 0.0) == 0) {
                     resource = Py_NewRef(slot->resource);
                 }
@@ -924,7 +976,7 @@ static PyMemberDef front_members[] = {
 
 static PyMethodDef front_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))Front_acquire, METH_FASTCALL | METH_KEYWORDS,
-     "acquire($self, timeout=<unset>)\n--\n\n"
+     "acquire($self, /, timeout=...)\n--\n\n"
      "`await` it, or use it as `async with`; by itself it does nothing."},
     {"try_acquire", (PyCFunction)Front_try_acquire, METH_NOARGS,
      "try_acquire($self)\n--\n\n"

@@ -29,6 +29,7 @@ typedef struct Claim Claim;
 typedef struct {
     PyObject_HEAD
     State *st;
+    const void *owner;  /* the Core it belongs to: only compared */
     PyObject *resource; /* NULL before it is opened and after it is gone */
     Claim *lease;       /* owned; who holds it, while LEASED */
     PyObject *twin;     /* borrowed Slot: next older leased slot with the identical resource */
@@ -45,6 +46,7 @@ typedef struct {
 struct Claim {
     PyObject_HEAD
     State *st;
+    const void *owner; /* the Core in which it waits, is granted or holds: only compared */
     Slot *slot; /* owned; granted and not yet used, or held */
     Claim *prev, *next; /* borrowed; in the list of waiters or of granted claims */
     PyObject *error, *task, *code, *reason, *waiting;
@@ -125,6 +127,7 @@ struct State {
         *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket;
     Claim *spare[SPARE];
     int spares;
+    int ended; /* the module is being cleared: nothing is kept any more */
 };
 
 /* -- small things ---------------------------------------------------------------------------- */
