@@ -135,6 +135,8 @@ class Pool(Lifecycle[T]):
                 self._settle(slot)
             else:
                 return slot
+        if core.phase is not Phase.OPEN:  # closed by a hook
+            return None
         slot = core.permit() if core.sync_factory else None
         if slot is None or not self._make(slot, start=False):
             return None
