@@ -4,26 +4,64 @@ import argparse
 import asyncio
 import json
 import platform
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
+
+from tests.servers import PostgresServer
 
 import cenote
 
-from . import memory, throughput, uncontended, waiters
-from .measure import FULL, QUICK, Samples, Scale
+from . import databases, handlers, memory, throughput, uncontended, waiters
+from .measure import FULL, QUICK, Goal, Samples, Scale
+
+Report = dict[str, Samples]
 
 
-async def run(scale: Scale) -> dict[str, Samples]:
-    table, alone = await uncontended.run(scale)
+async def run(scale: Scale, url: str | None) -> tuple[Report, list[Goal]]:
+    """`url`: of a PostgreSQL, or None if there is none."""
+    table, goals, alone = await uncontended.run(scale)
     print(f"{table}\n", flush=True)
-    hand_off, cancel, queued = await waiters.run(scale)
+    report = {"uncontended": alone}
+    if url is None:
+        goals += databases.goals(None)
+    else:
+        table, more, report["databases"] = await databases.run(scale, url)
+        goals += more
+        print(f"{table}\n", flush=True)
+    if (reason := handlers.missing()) is None:
+        table, report["handlers"] = await handlers.run(scale)
+        print(f"{table}\n", flush=True)
+    else:
+        print(f"Skipped: hooks in C, because {reason}.\n", flush=True)
+    hand_off, cancel, report["waiters"] = await waiters.run(scale)
     print(f"{hand_off}\n\n{cancel}\n", flush=True)
-    table, shared = await throughput.run(scale)
+    table, report["contended"] = await throughput.run(scale)
     print(f"{table}\n", flush=True)
-    resources, tasks, sizes = await memory.run(scale)
+    resources, tasks, report["memory"] = await memory.run(scale)
     print(f"{resources}\n\n{tasks}\n", flush=True)
-    return {"uncontended": alone, "waiters": queued, "contended": shared, "memory": sizes}
+    print(f"{Goal.table(goals)}\n", flush=True)
+    return report, goals
+
+
+@contextmanager
+def database(scale: Scale) -> Iterator[str | None]:
+    """The address of a PostgreSQL of our own; if there can be none, says why."""
+    reason = "--quick starts no server" if scale is QUICK else databases.missing()
+    with ExitStack() as stack:
+        url = None
+        if reason is None:
+            try:
+                url = stack.enter_context(PostgresServer()).url
+            except (OSError, subprocess.SubprocessError) as error:
+                reason = str(error)
+        if url is None:
+            print(f"Skipped: psycopg_pool and asyncpg, because {reason}.\n", flush=True)
+        yield url
 
 
 def main() -> int:
@@ -45,12 +83,15 @@ def main() -> int:
         f"{machine['implementation']} {machine['python']}, {machine['system']}\n"
     )
     began = time.perf_counter()
-    samples = asyncio.run(run(scale))
+    with database(scale) as url:
+        samples, goals = asyncio.run(run(scale, url))
     seconds = time.perf_counter() - began
     print(f"Medians of {scale.rounds} or more interleaved rounds, in {seconds:.0f} s.")
     print("The garbage collector is off while something is measured.")
     if options.json is not None:
-        options.json.write_text(json.dumps({**machine, "samples": samples}, indent=1) + "\n")
+        marks = [{**asdict(goal), "mark": goal.mark} for goal in goals]
+        report = {**machine, "goals": marks, "samples": samples}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

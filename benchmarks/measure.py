@@ -52,6 +52,32 @@ class Table:
         return "| " + " | ".join([first, *rest]) + " |"
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a ratio should be. `measured` is None where it could not be measured."""
+
+    what: str
+    limit: float
+    measured: float | None
+    at_least: bool = False
+
+    @property
+    def mark(self) -> str:
+        if self.measured is None:
+            return "skipped"
+        kept = self.measured >= self.limit if self.at_least else self.measured <= self.limit
+        return "PASS" if kept else "under" if self.at_least else "over"
+
+    @staticmethod
+    def table(goals: "Sequence[Goal]") -> Table:
+        result = Table("Goals of the native core", ["", "measured", "goal", ""])
+        for goal in goals:
+            measured = "-" if goal.measured is None else times(goal.measured)
+            limit = f"{'at least' if goal.at_least else 'at most'} {times(goal.limit)}"
+            result.rows.append([goal.what, measured, limit, goal.mark])
+        return result
+
+
 async def interleave(cases: Mapping[str, Case], *, rounds: int, operations: int) -> Samples:
     """Seconds for one operation. Every round runs every case, so that a slow moment hits all."""
     samples: Samples = {name: [] for name in cases}
@@ -87,10 +113,13 @@ def spread(values: Sequence[float]) -> str:
     return f"{low:+.0%} {high:+.0%}"
 
 
-def ratio(values: Sequence[float], base: Sequence[float]) -> str:
+def ratios(values: Sequence[float], base: Sequence[float]) -> list[float]:
     """Round by round, so that a slow round of both does not count."""
-    value = median([one / other for one, other in zip(values, base, strict=True)])
-    return times(value)
+    return [one / other for one, other in zip(values, base, strict=True)]
+
+
+def ratio(values: Sequence[float], base: Sequence[float]) -> str:
+    return times(median(ratios(values, base)))
 
 
 def times(value: float) -> str:

@@ -1,15 +1,36 @@
 """A free resource is taken and given back; nobody else wants it."""
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from time import perf_counter
 
 import cenote
 
-from .measure import Case, Samples, Scale, Table, interleave, median, ratio, spread
+from .measure import (
+    FULL,
+    QUICK,
+    Case,
+    Goal,
+    Samples,
+    Scale,
+    Table,
+    interleave,
+    median,
+    ratio,
+    ratios,
+    spread,
+)
 
 EMPTY = "empty async context manager"
 SEMAPHORE = "asyncio.Semaphore: async with"
-POOL = "cenote.Pool: async with acquire()"
+QUEUE = "asyncio.Queue: get_nowait(), put_nowait()"
+BLOCK = "cenote.Pool: async with acquire()"
+AWAIT = "cenote.Pool: await acquire(), release()"
+TRY = "cenote.Pool: try_acquire(), release()"
+PURE = " [pure core]"
 
 
 class Empty:
@@ -20,26 +41,48 @@ class Empty:
         return None
 
 
-async def run(scale: Scale) -> tuple[Table, Samples]:
-    async with cenote.Pool(object, min_size=1, max_size=1) as pool:
-        samples = await interleave(
-            cases(pool), rounds=scale.short_rounds, operations=scale.operations
-        )
+async def run(scale: Scale) -> tuple[Table, list[Goal], Samples]:
+    samples = await measure(scale)
     table = Table(
         "Uncontended: take and give back",
-        ["operation", "ns", "spread", "to empty", "to Semaphore"],
+        ["operation", "ns", "spread", "to empty", "to Semaphore", "to Queue, no wait"],
     )
-    for name, values in samples.items():
-        table.rows.append(
-            [
-                name,
-                f"{median(values) * 1e9:,.0f}",
-                spread(values),
-                ratio(values, samples[EMPTY]),
-                ratio(values, samples[SEMAPHORE]),
-            ]
-        )
-    return table, samples
+    table.rows += [row(name, name, samples) for name in samples]
+    if cenote.core == "native":
+        other = pure(scale)
+        table.rows += [row(name + PURE, name, other) for name in (BLOCK, AWAIT, TRY)]
+        table.notes.append("The pure core is in a process of its own, beside its own rivals.")
+        samples |= {name + PURE: values for name, values in other.items()}
+    block_ratio = median(ratios(samples[BLOCK], samples[EMPTY]))
+    try_ratio = median(ratios(samples[TRY], samples[QUEUE]))
+    goals = [
+        Goal("async with acquire(), to an empty async context manager", 1.5, block_ratio),
+        Goal("try_acquire(), release(), to asyncio.Queue without waiting", 0.5, try_ratio),
+    ]
+    return table, goals, samples
+
+
+async def measure(scale: Scale) -> Samples:
+    async with cenote.Pool(object, min_size=1, max_size=1) as pool:
+        return await interleave(cases(pool), rounds=scale.short_rounds, operations=scale.operations)
+
+
+def pure(scale: Scale) -> Samples:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.uncontended", *(["--quick"] if scale is QUICK else [])],
+        env={**os.environ, "CENOTE_PURE": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    samples: Samples = json.loads(done.stdout)
+    return samples
+
+
+def row(label: str, name: str, samples: Samples) -> list[str]:
+    values = samples[name]
+    against = [ratio(values, samples[base]) for base in (EMPTY, SEMAPHORE, QUEUE)]
+    return [label, f"{median(values) * 1e9:,.0f}", spread(values), *against]
 
 
 def cases(pool: cenote.Pool[object]) -> dict[str, Case]:
@@ -75,33 +118,49 @@ def cases(pool: cenote.Pool[object]) -> dict[str, Case]:
             queue.put_nowait(item)
         return perf_counter() - began
 
-    async def pool_block(operations: int) -> float:
+    return {
+        EMPTY: empty,
+        SEMAPHORE: semaphore_block,
+        "asyncio.Queue: await get(), put()": queue_await,
+        QUEUE: queue_nowait,
+        BLOCK: block(pool),
+        AWAIT: await_and_release(pool),
+        TRY: try_and_release(pool),
+    }
+
+
+def block(pool: cenote.Pool[object]) -> Case:
+    async def case(operations: int) -> float:
         began = perf_counter()
         for _ in range(operations):
             async with pool.acquire():
                 pass
         return perf_counter() - began
 
-    async def pool_await(operations: int) -> float:
+    return case
+
+
+def await_and_release(pool: cenote.Pool[object]) -> Case:
+    async def case(operations: int) -> float:
         began = perf_counter()
         for _ in range(operations):
             resource = await pool.acquire()
             pool.release(resource)
         return perf_counter() - began
 
-    async def pool_try(operations: int) -> float:
+    return case
+
+
+def try_and_release(pool: cenote.Pool[object]) -> Case:
+    async def case(operations: int) -> float:
         began = perf_counter()
         for _ in range(operations):
             resource = pool.try_acquire()
             pool.release(resource)
         return perf_counter() - began
 
-    return {
-        EMPTY: empty,
-        SEMAPHORE: semaphore_block,
-        "asyncio.Queue: await get(), put()": queue_await,
-        "asyncio.Queue: get_nowait(), put_nowait()": queue_nowait,
-        POOL: pool_block,
-        "cenote.Pool: await acquire(), release()": pool_await,
-        "cenote.Pool: try_acquire(), release()": pool_try,
-    }
+    return case
+
+
+if __name__ == "__main__":  # the other core, in its own process
+    print(json.dumps(asyncio.run(measure(QUICK if "--quick" in sys.argv else FULL))))
