@@ -31,7 +31,7 @@ native = Extension(
     "cenote._core.native",
     ["src/cenote/_core/native.c"],
     depends=[f"src/cenote/_core/native_{part}.h" for part in ("parts", "core", "front", "capi")],
-    extra_compile_args=[] if sys.platform == "win32" else ["-std=c11", "-O2", "-Wall", "-Wextra"],
+    extra_compile_args=[] if sys.platform == "win32" else ["-std=c11", "-O3", "-Wall", "-Wextra"],
 )
 
 setup(ext_modules=[native] if WANTED else [], cmdclass={"build_ext": BuildNative})

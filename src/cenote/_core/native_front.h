@@ -512,9 +512,9 @@ front_give_back(Front *front, Slot *slot)
 static int
 front_check_loop(Front *front)
 {
-    PyObject *task = front_task(front);
-    if (task != NULL) {
-        Py_DECREF(task);
+    PyObject *tasks = front->core->st->current_tasks;
+    if (tasks != NULL && PyThread_get_thread_ident() == front->thread &&
+        PyDict_GetItemWithError(tasks, front->loop) != NULL) {
         return 0;
     }
     if (PyErr_Occurred()) {
