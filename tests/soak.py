@@ -13,6 +13,7 @@ import collections
 import contextlib
 import gc
 import logging
+import os
 import random
 import sys
 import time
@@ -583,8 +584,12 @@ def read(soak: Soak) -> Reading:
     del objects
     gc.collect()
     resident = 0
-    with contextlib.suppress(OSError):
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    # Another allocator is that of a sanitizer, which keeps for long what was freed.
+    if not os.environ.get("PYTHONMALLOC"):
+        with contextlib.suppress(OSError):
+            resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+                "SC_PAGE_SIZE"
+            )
     traced = tracemalloc.get_traced_memory()[0] if tracemalloc.is_tracing() else 0
     return Reading(
         soak.cycles, references, kinds, count, sys.getallocatedblocks(), resident, traced

@@ -1420,8 +1420,10 @@ Claim_dealloc(Claim *claim)
     PyTypeObject *type = Py_TYPE(claim);
     PyObject_GC_UnTrack(claim);
     Claim_clear(claim);
-    State *st = claim->st;
-    if (type == st->acquire_type && st->spares < SPARE && !st->ended) {
+    /* Not claim->st: when a module is collected with what it made, its state may be gone by now. */
+    PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
+    State *st = module == NULL ? NULL : PyModule_GetState(module);
+    if (st != NULL && type == st->acquire_type && st->spares < SPARE && !st->ended) {
         st->spare[st->spares++] = claim; /* it keeps its type: see acquire_start */
         return;
     }
