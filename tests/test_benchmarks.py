@@ -11,6 +11,7 @@ import pytest
 import cenote
 
 ROOT = Path(__file__).parent.parent
+SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install
 
 HOOKS = "## Hooks: all five as C functions, and as Python callables"
 GOALS = "## Goals of the native core"
@@ -27,7 +28,7 @@ TITLES = [
 
 
 def run_quickly(raw: Path, **environment: str) -> str:
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--quick", "--json", str(raw)],
         cwd=ROOT,

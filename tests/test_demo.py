@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import cenote
+
 ROOT = Path(__file__).parent.parent
+SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install
 COMMAND = [sys.executable, "-m", "cenote"]
 PATIENCE = 60.0  # real seconds
 
@@ -19,7 +22,7 @@ PATIENCE = 60.0  # real seconds
 def environment(**more: str) -> dict[str, str]:
     unwanted = ("COLUMNS", "LINES", "NO_COLOR", "TERM", "PYTHONIOENCODING")
     kept = {name: value for name, value in os.environ.items() if name not in unwanted}
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), kept.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [SOURCE, kept.get("PYTHONPATH")]))
     return {**kept, "PYTHONPATH": path, "PYTHONUTF8": "1", **more}
 
 

@@ -6,14 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cenote
 from servers import RedisServer
 
 ROOT = Path(__file__).parent.parent
+SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install
 
 
 def run(name: str, *arguments: str) -> str:
     """What the example prints; it must end well, and must not complain."""
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
         env={**os.environ, "PYTHONPATH": path},
