@@ -1,39 +1,70 @@
 #!/usr/bin/env bash
-# servers.sh [redis|postgresql]: makes sure that the server which the tests (redis, the default) or the
-# benchmarks (postgresql) start exists, or says what will be skipped without it.
+# servers.sh [redis] [postgresql] [mariadb] [pgbouncer]: makes sure that the servers which the tests and the
+# benchmarks start (default: all) exist, or says how to get them and what will be skipped without them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { echo "cenote: $*" >&2; }
 
-case ${1:-redis} in
-    redis)
-        package=redis-server brew=redis
-        found() { command -v redis-server >/dev/null; }
-        skipped() {
-            echo "the tests that use it are skipped, in:" \
-                "$(grep -l '\bredis_server\b' tests/test_*.py | tr '\n' ' ')"
-        }
-        ;;
-    postgresql)
-        package=postgresql brew=postgresql
-        # Debian keeps its programs outside of the PATH.
-        found() { command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
-        skipped() { echo "the benchmarks of psycopg_pool and asyncpg are skipped"; }
-        ;;
-    *) say "unknown server '$1'" && exit 2 ;;
-esac
+# Debian keeps some of them outside of the PATH of an ordinary user.
+exists() {
+    PATH=$PATH:/usr/sbin:/usr/local/sbin command -v "$1" >/dev/null ||
+        compgen -G "/usr/lib/postgresql/*/bin/$1" >/dev/null
+}
 
-! found || exit 0
+found() {
+    case $1 in
+        redis) exists redis-server ;;
+        postgresql) exists postgres && exists initdb ;;
+        mariadb) exists mariadbd && exists mariadb-install-db ;;
+        pgbouncer) exists pgbouncer ;;
+        *) say "unknown server '$1'; there are: redis postgresql mariadb pgbouncer" && exit 2 ;;
+    esac
+}
+
+package() {
+    case $1 in
+        redis | mariadb) echo "$1-server" ;;
+        *) echo "$1" ;;
+    esac
+}
+
+# By the names of the fixtures; pgbouncer stands before a PostgreSQL server, `backends` are each of several.
+skipped() {
+    local fixtures files benchmarks=
+    case $1 in
+        redis) fixtures=redis_server ;;
+        postgresql)
+            fixtures='postgres_server|pgbouncer|backends'
+            benchmarks='; the benchmarks of psycopg_pool and asyncpg are, too'
+            ;;
+        mariadb) fixtures='mariadb_server|backends' ;;
+        pgbouncer) fixtures=pgbouncer ;;
+    esac
+    files=$(grep -lwE "$fixtures" tests/test_*.py | paste -sd ' ') || true
+    echo "without $1 the tests that use it are skipped, in: ${files:-no file}$benchmarks"
+}
+
+servers=("$@")
+[[ $# != 0 ]] || servers=(redis postgresql mariadb pgbouncer)
+missing=() packages=()
+for server in "${servers[@]}"; do
+    if ! found "$server"; then
+        missing+=("$server")
+        packages+=("$(package "$server")")
+    fi
+done
+[[ ${#missing[@]} != 0 ]] || exit 0
 
 if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-    say "$package is missing. To get it: sudo apt-get install $package (or: brew install $brew)"
-    say "until then $(skipped)"
+    say "missing: ${missing[*]}. To get them: sudo apt-get install ${packages[*]}" \
+        "(or: brew install ${missing[*]})"
+    for server in "${missing[@]}"; do say "$(skipped "$server")"; done
     exit 0
 fi
 
-say "installing $package"
-# Debian would start a system-wide server; the tests start their own.
+say "installing ${packages[*]}"
+# Debian would start system-wide servers; the tests start their own.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
     trap 'rm -f "$policy"' EXIT
@@ -42,8 +73,11 @@ if [[ ! -e $policy ]]; then
 fi
 log=$(mktemp)
 if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y \
-    --no-install-recommends -o DPkg::Lock::Timeout=120 "$package"; } >"$log" 2>&1; then
+    --no-install-recommends -o DPkg::Lock::Timeout=120 "${packages[@]}"; } >"$log" 2>&1; then
     tail -n 5 "$log" >&2
-    say "$package could not be installed; $(skipped)"
+    say "not all could be installed: ${packages[*]}"
 fi
 rm -f "$log"
+for server in "${missing[@]}"; do
+    found "$server" || say "$(skipped "$server")"
+done

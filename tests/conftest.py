@@ -6,14 +6,17 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
+import backends
 import cenote
+from backends import Backend
 from clock import Deadlocked, VirtualLoop, settle
-from servers import RedisServer
+from servers import MariaDBServer, PgBouncer, PostgresServer, RedisServer
 
 Loop = asyncio.AbstractEventLoop
 AsyncTest = Callable[..., Coroutine[Any, Any, None]]
@@ -50,6 +53,43 @@ def redis_server() -> Iterator[RedisServer]:
         pytest.skip(reason)
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    if reason := PostgresServer.missing():
+        pytest.skip(reason)
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    if reason := MariaDBServer.missing():
+        pytest.skip(reason)
+    with MariaDBServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    if reason := PgBouncer.missing():
+        pytest.skip(reason)
+    with PgBouncer(postgres_server) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "asyncpg", "psycopg", "mysql"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    """Each database in turn; what is not installed is skipped, and says so."""
+    name = request.param
+    if name == "sqlite":
+        return backends.sqlite(tmp_path)
+    pytest.importorskip("asyncmy" if name == "mysql" else name)
+    if name == "mysql":
+        return backends.mysql(request.getfixturevalue("mariadb_server"))
+    make = backends.asyncpg if name == "asyncpg" else backends.psycopg
+    return make(request.getfixturevalue("postgres_server"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

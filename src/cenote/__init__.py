@@ -13,9 +13,15 @@ from .errors import (
     PoolError,
     PoolOverloadedError,
     ServiceUnavailableError,
+    TransactionClosedError,
+    TransactionLostError,
+    TransactionScopeWarning,
 )
 from .observe import Holder, PoolEvent, Stats
 from .pool import Pool
+from .sql.database import Database
+from .sql.statement import Statement
+from .sql.transaction import Transaction
 from .states import CircuitState
 
 __version__ = "0.1.0"
@@ -26,12 +32,19 @@ def get_include() -> str:
     return os.path.join(os.path.dirname(__file__), "_core", "include")
 
 
+def sqlstate(error: BaseException) -> str | None:
+    """The five characters of SQLSTATE that a driver's error carries, or None."""
+    state = getattr(error, "sqlstate", None)
+    return state if isinstance(state, str) and len(state) == 5 else None
+
+
 __all__ = [
     "Acquire",
     "AcquireTimeoutError",
     "CircuitBreakerStrategy",
     "CircuitState",
     "ConsecutiveFailures",
+    "Database",
     "FailureRate",
     "Holder",
     "NotAcquiredError",
@@ -42,7 +55,13 @@ __all__ = [
     "PoolEvent",
     "PoolOverloadedError",
     "ServiceUnavailableError",
+    "Statement",
     "Stats",
+    "Transaction",
+    "TransactionClosedError",
+    "TransactionLostError",
+    "TransactionScopeWarning",
     "core",
     "get_include",
+    "sqlstate",
 ]

@@ -18,14 +18,18 @@ def caller(frame: FrameType) -> tuple[CodeType, int]:
     """Code and instruction of the first frame outside cenote, asyncio and contextlib."""
     found: FrameType | None = frame
     while found is not None:
-        code = found.f_code
-        internal = _internal.get(code.co_filename)
-        if internal is None:
-            internal = _internal[code.co_filename] = _is_internal(code.co_filename)
-        if not internal:
-            return code, found.f_lasti
+        if not _is_own(found.f_code):
+            return found.f_code, found.f_lasti
         found = found.f_back
     return frame.f_code, frame.f_lasti
+
+
+def depth(frame: FrameType) -> int:
+    """The stack level of that frame, as warnings count it from this one."""
+    level, found = 1, frame
+    while _is_own(found.f_code) and found.f_back is not None:
+        level, found = level + 1, found.f_back
+    return level
 
 
 def poisons(error: BaseException) -> bool:
@@ -46,6 +50,13 @@ def poisons(error: BaseException) -> bool:
             return True
         chain += (link.__cause__, link.__context__)
     return not isinstance(error, Exception)
+
+
+def _is_own(code: CodeType) -> bool:
+    internal = _internal.get(code.co_filename)
+    if internal is None:
+        internal = _internal[code.co_filename] = _is_internal(code.co_filename)
+    return internal
 
 
 def _is_internal(file: str) -> bool:

@@ -54,6 +54,25 @@ class AcquireTimeoutError(PoolError, TimeoutError):
         return type(self), (self.args[0], self.holders)
 
 
+class TransactionLostError(PoolError):
+    """A transaction ended behind the back of its block; `outcome` says how, as far as is known."""
+
+    def __init__(self, message: str, outcome: str = "unknown") -> None:
+        super().__init__(message)
+        self.outcome = outcome  # "rolled_back", "committed" or "unknown"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.outcome)
+
+
+class TransactionClosedError(PoolError):
+    """The transaction of this handle is over."""
+
+
+class TransactionScopeWarning(UserWarning):
+    """A task that was started inside a transaction uses the database outside of it."""
+
+
 class Undone(PoolError):
     """A creation was called off by the pool itself; never seen outside."""
 
@@ -206,3 +225,26 @@ def async_hook(name: str | None) -> PoolError:
 def _short(resource: object) -> str:
     """The type, not the repr: a repr may show a password."""
     return f"<{type(resource).__qualname__} at {id(resource):#x}>"
+
+
+def transaction_lost(outcome: str, why: str) -> TransactionLostError:
+    ended = {
+        "rolled_back": "it was rolled back",
+        "committed": "what came before is committed",
+        "unknown": "whether it was committed is not known",
+    }[outcome]
+    return TransactionLostError(
+        f"the transaction is lost: {why}; {ended}. Leave its block or call rollback(), "
+        f"then begin again.",
+        outcome,
+    )
+
+
+def transaction_over() -> TransactionClosedError:
+    return TransactionClosedError(
+        "this transaction is over: its statements must end before its block does"
+    )
+
+
+def database_closed(label: str) -> PoolClosedError:
+    return PoolClosedError(f"database {label} is closed. Create a new Database to go on.")

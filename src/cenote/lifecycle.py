@@ -138,6 +138,12 @@ class Lifecycle(Runtime[T]):
         finally:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
+    def _forsake(self) -> None:
+        """The loop is gone and nothing can be awaited: closed, whatever is left."""
+        if self._core.phase is not Phase.CLOSED:
+            self._maintenance.stop()
+            self._core.move("close")
+
     def _destroy_abandoned(self) -> None:
         """Sync destructors only: nobody is left to await an async one."""
         destructor = self._settings.destructor

@@ -1,0 +1,1 @@
+"""The drivers that cenote brings along, each for one library."""

@@ -1,0 +1,362 @@
+"""SQLite, the embedded default, through aiosqlite."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote, urlencode
+from uuid import uuid4
+
+from ..sql.driver import (
+    Arguments,
+    Driver,
+    Isolation,
+    Link,
+    Plan,
+    Prepared,
+    Source,
+    fresh,
+    missing,
+    reject_unknown,
+)
+from ..sql.placeholders import SQLITE, Dialect, Style, Template
+from ..sql.rows import make_rows
+from ..sql.url import Secret
+
+try:
+    import aiosqlite
+    from aiosqlite.core import _STOP_RUNNING_SENTINEL
+except ImportError:
+    raise missing("aiosqlite", "sqlite") from None
+
+R = TypeVar("R")
+
+BUSY_TIMEOUT = 5.0  # seconds
+PRAGMAS = ("journal_mode", "synchronous", "foreign_keys", "cache_size", "temp_store", "mmap_size")
+IN_URI = ("mode", "immutable", "nolock", "vfs", "psow")
+OTHERS = ("timeout",)
+
+
+class SqliteLink(Link):
+    __slots__ = ("_reads_only", "_stopped")
+
+    raw: Any
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__(raw)
+        self._stopped = False  # what is still in the queue of its thread is not begun
+        self._reads_only = False  # by our own PRAGMA
+
+    @property
+    def in_transaction(self) -> bool:
+        connection = self.raw._connection
+        return connection is not None and connection.in_transaction
+
+    async def call(self, function: Callable[..., R], *arguments: Any) -> R:
+        """In the thread of the connection; a cancellation interrupts it, and waits for it."""
+        try:
+            result: R = await self.raw._execute(self._begin, function, arguments)
+            return result
+        except asyncio.CancelledError:
+            await self._stop()
+            raise
+
+    def _begin(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
+        if self._stopped:
+            raise sqlite3.OperationalError("interrupted")
+        return function(self.raw._conn, *arguments)
+
+    async def _stop(self) -> None:
+        self._stopped = True
+        while True:
+            try:
+                await self.raw.interrupt()
+                await self.raw._execute(_nothing)  # after whatever runs now
+                return
+            except asyncio.CancelledError:
+                continue  # the thread must not be left alone with its statement
+            except ValueError:  # it is closed already
+                return
+
+    async def execute(self, text: str, arguments: Arguments) -> int:
+        return await self.call(_execute, text, arguments or ())
+
+    async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
+        return await self.call(_fetch_all, text, arguments or ())
+
+    async def fetch_one(self, text: str, arguments: Arguments) -> Any:
+        return await self.call(_fetch_one, text, arguments or ())
+
+    async def fetch_val(self, text: str, arguments: Arguments) -> Any:
+        return await self.call(_fetch_val, text, arguments or ())
+
+    async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
+        await self.call(_execute_many, text, arguments)
+
+    async def stream(self, text: str, arguments: Arguments, keyword: str) -> Source:
+        return SqliteSource(
+            self, await self.call(sqlite3.Connection.execute, text, arguments or ())
+        )
+
+    async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
+        # Whatever level is asked for, SQLite gives serializable.
+        await self.call(_begin, read_only)
+        self._reads_only = read_only
+
+    async def commit(self) -> bool:
+        await self._end("COMMIT")
+        return True
+
+    async def rollback(self) -> None:
+        await self._end("ROLLBACK")
+
+    async def _end(self, text: str) -> None:
+        await self.call(_end, text, self._reads_only)
+        self._reads_only = False
+
+    async def close(self) -> None:
+        self._stopped = True
+        if self.raw._connection is not None:
+            await self.raw.interrupt()
+            await self.raw.close()
+
+    def terminate(self) -> None:
+        raw = self.raw
+        connection = raw._connection
+        if connection is None:
+            return
+        raw._running = False
+        raw._connection = None
+        connection.interrupt()
+
+        def end() -> Any:
+            connection.close()
+            return _STOP_RUNNING_SENTINEL
+
+        raw._tx.put_nowait((None, end))
+
+    def looks_dead(self) -> bool:
+        return self.raw._connection is None
+
+    async def ping(self) -> None:
+        await self.call(_fetch_val, "SELECT 1", ())
+
+    async def prepare(self, template: Template, text: str) -> Prepared:
+        # SQLite's module keeps the statements that it compiled; this only shows what is wrong.
+        nothing = (None,) * (len(template.names) or template.count)
+        await self.call(_execute, f"EXPLAIN {template.text}", nothing)
+        return Prepared(self, template.text)
+
+
+class SqliteSource(Source):
+    def __init__(self, link: SqliteLink, cursor: sqlite3.Cursor) -> None:
+        self.link = link
+        self.cursor = cursor
+
+    async def fetch(self, count: int) -> Sequence[Any]:
+        return await self.link.call(_fetch_many, self.cursor, count)
+
+    async def close(self) -> None:
+        await self.link.call(_close, self.cursor)
+
+
+class SqliteDriver(Driver):
+    dialect: ClassVar[Dialect] = SQLITE
+    style: ClassVar[Style] = "qmark"
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"ping", "prepare", "cancel", "looks_dead", "statement_cache", "interleave"}
+    )
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        target, options = plan.target, dict(plan.target.options)
+        if target.hosts or target.user is not None or target.password is not None:
+            raise ValueError(
+                "url of SQLite has no host and no user: write sqlite:///file.db for a file in the "
+                "current directory, sqlite:////tmp/file.db for an absolute path"
+            )
+        if not target.database:
+            raise ValueError("url of SQLite names no file: sqlite:///file.db or sqlite:///:memory:")
+        reject_unknown(options, [*PRAGMAS, *IN_URI, *OTHERS])
+        self._anchor: sqlite3.Connection | None = None  # keeps a database in memory alive
+        self._registered: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._memory = target.database == ":memory:"
+        if self._memory:
+            path = f"file:/cenote-{uuid4().hex}?vfs=memdb"
+        else:
+            in_uri = {name: options[name] for name in IN_URI if name in options}
+            path = f"file:{quote(os.path.abspath(target.database))}"
+            path += f"?{urlencode(in_uri)}" if in_uri else ""
+        self._path = path
+        self._pragmas = {name: _pragma(name, options[name]) for name in PRAGMAS if name in options}
+        reads_only = options.get("mode") == "ro" or "immutable" in options
+        if not self._memory and not reads_only:
+            self._pragmas.setdefault("journal_mode", "wal")
+        self._arguments = {
+            "timeout": _seconds(options.get("timeout", str(BUSY_TIMEOUT))),
+            "cached_statements": plan.statement_cache_size,
+        }
+
+    def register(self, method: str, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
+        self._registered.append((method, arguments, more))
+
+    async def connect(self, password: Secret | None) -> Link:
+        if password is not None:
+            raise ValueError("password: SQLite has none")
+        if self._memory and self._anchor is None:
+            self._anchor = sqlite3.connect(self._path, uri=True, check_same_thread=False)
+        arguments = {
+            **self._arguments,
+            "isolation_level": None,  # autocommit
+            "uri": True,
+            **fresh(dict(self.plan.connect_args)),
+        }
+        raw = aiosqlite.connect(self._path, **arguments)
+        raw._thread.daemon = True  # an unclosed connection must not keep the program alive
+        link = SqliteLink(await raw)
+        try:
+            await link.call(self._set_up)
+        except BaseException:
+            link.terminate()
+            raise
+        return link
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        for name, value in self._pragmas.items():
+            if name == "journal_mode":
+                _set_journal_mode(connection, value, self._arguments["timeout"])
+            else:
+                connection.execute(f"PRAGMA {name} = {value}").close()
+        for method, arguments, more in self._registered:
+            getattr(connection, method)(*arguments, **more)
+
+    def is_disconnect(self, error: BaseException) -> bool:
+        # The connection is closed, or the file is not what it was.
+        if isinstance(error, ValueError):
+            return str(error) in ("Connection closed", "no active connection")
+        return isinstance(error, sqlite3.Error) and (
+            "closed database" in str(error)
+            or getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
+        )
+
+    def close(self) -> None:
+        anchor, self._anchor = self._anchor, None
+        if anchor is not None:
+            anchor.close()
+
+
+BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
+
+
+def _nothing() -> None:
+    pass
+
+
+def _execute(connection: sqlite3.Connection, text: str, arguments: Any) -> int:
+    cursor = connection.execute(text, arguments)
+    if cursor.description is not None:
+        cursor.fetchall()  # RETURNING: counted at the end
+    changed = cursor.rowcount
+    cursor.close()
+    return max(changed, 0)
+
+
+def _fetch_all(connection: sqlite3.Connection, text: str, arguments: Any) -> list[Any]:
+    cursor = connection.execute(text, arguments)
+    rows = _named(cursor, cursor.fetchall())
+    cursor.close()
+    return rows
+
+
+def _fetch_one(connection: sqlite3.Connection, text: str, arguments: Any) -> Any:
+    cursor = connection.execute(text, arguments)
+    row = cursor.fetchone()
+    found = None if row is None else _named(cursor, [row])[0]
+    cursor.close()  # or its read lock stays
+    return found
+
+
+def _fetch_val(connection: sqlite3.Connection, text: str, arguments: Any) -> Any:
+    cursor = connection.execute(text, arguments)
+    row = cursor.fetchone()
+    cursor.close()
+    return None if row is None else row[0]
+
+
+def _fetch_many(connection: sqlite3.Connection, cursor: sqlite3.Cursor, count: int) -> list[Any]:
+    return _named(cursor, cursor.fetchmany(count))
+
+
+def _close(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
+    cursor.close()
+
+
+def _named(cursor: sqlite3.Cursor, rows: list[Any]) -> list[Any]:
+    if cursor.description is None or (rows and isinstance(rows[0], sqlite3.Row)):
+        return rows
+    if rows and type(rows[0]) is not tuple:  # of a row factory of the user's
+        return rows
+    return make_rows([column[0] for column in cursor.description], rows)
+
+
+def _execute_many(connection: sqlite3.Connection, text: str, arguments: Sequence[Any]) -> None:
+    inside = connection.in_transaction
+    connection.execute("SAVEPOINT cenote_many" if inside else "BEGIN IMMEDIATE")
+    try:
+        connection.executemany(text, arguments)
+        connection.execute("RELEASE cenote_many" if inside else "COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK TO cenote_many" if inside else "ROLLBACK")
+            if inside:
+                connection.execute("RELEASE cenote_many")
+        raise
+
+
+def _begin(connection: sqlite3.Connection, read_only: bool) -> None:
+    connection.execute("BEGIN DEFERRED" if read_only else "BEGIN IMMEDIATE")
+    if read_only:
+        connection.execute("PRAGMA query_only = 1")
+
+
+def _end(connection: sqlite3.Connection, text: str, reads_only: bool) -> None:
+    if connection.in_transaction:
+        connection.execute(text)
+    if reads_only:
+        connection.execute("PRAGMA query_only = 0")
+
+
+def _set_journal_mode(connection: sqlite3.Connection, mode: str, patience: float) -> None:
+    """Its change does not heed the busy timeout."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute(f"PRAGMA journal_mode = {mode}").close()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def _pragma(name: str, value: str) -> str:
+    if not value.lstrip("-").replace("_", "").isalnum():
+        raise ValueError(f"url option {name!r} must be a word or a number, not {value!r}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise ValueError(f"url option 'timeout' must be seconds, not {text!r}")
+    return value
+
+
+driver = SqliteDriver

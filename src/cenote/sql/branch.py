@@ -1,0 +1,348 @@
+"""A database in one event loop: its pool, the hooks of that pool, and the tasks that hold links."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import errors
+from ..caller import depth
+from ..errors import PoolError, TransactionScopeWarning
+from ..hooks import is_awaitable
+from ..observe import logger, task_name
+from ..pool import Pool
+from .binding import Lease
+from .driver import Driver, Link
+from .query import Query
+from .scope import acting_task, open_transactions, scope
+
+if TYPE_CHECKING:
+    from .database import Database
+    from .transaction import Transaction
+
+R = TypeVar("R")
+
+LAST_MOMENTS = 2.0  # seconds for a proper end when the loop goes down
+
+
+class Branch:
+    """What a `Database` is in one event loop."""
+
+    def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
+        self.database = database
+        self.label = database._label
+        self.driver: Driver = database._driver
+        self.loop = loop
+        self.leases: dict[Any, Lease] = {}  # task -> what it holds over several statements
+        self.private: set[Lease] = set()  # of streams
+        self.joined: dict[Any, Transaction] = {}  # task -> the transaction of another
+        self.links: set[Link] = set()  # all that are open
+        self.epoch = 0  # counted up when a connection is lost: the others are suspect
+        self.over = False
+        self._guard: AsyncGenerator[None, None] | None = None
+        self.pool: Pool[Link] = Pool(
+            self._connect,
+            destructor=self._disconnect,
+            healthcheck=self._ping,
+            before_acquire=self._before_acquire,
+            before_release=self._before_release,
+            **database._pool_options,
+        )
+
+    # -- the hooks of the pool -------------------------------------------------------------------
+
+    async def _connect(self) -> Link:
+        database = self.database
+        if self._guard is None:
+            self._guard = self._watch_loop()
+            await anext(self._guard)
+        database._connected = True
+        link = await self.driver.connect(await database._get_password())
+        self.links.add(link)
+        try:
+            await self._greet(link)
+        except BaseException:
+            await self._disconnect(link)
+            raise
+        link.epoch = self.epoch
+        link.quiet_since = self.loop.time()
+        return link
+
+    async def _greet(self, link: Link) -> None:
+        """on_connect; what it sets is not touched."""
+        on_connect = self.database._on_connect
+        if on_connect is not None:
+            answer = on_connect(link.raw)
+            if is_awaitable(answer):
+                await answer
+            if link.in_transaction:
+                await link.rollback()
+        link.touched = None
+
+    async def _disconnect(self, link: Link) -> None:
+        try:
+            await link.close()
+        finally:
+            link.terminate()
+            self.links.discard(link)
+
+    async def _ping(self, link: Link) -> bool:
+        try:
+            await link.ping()
+        except Exception as error:
+            logger.debug("%s: ping failed: %r", self.label, error)
+            link.broken = True
+            self.epoch += 1
+            return False
+        link.epoch = self.epoch
+        link.quiet_since = self.loop.time()
+        return True
+
+    def _before_acquire(self, link: Link) -> Any:
+        if link.broken or link.looks_dead():
+            return False
+        idle = self.loop.time() - link.quiet_since
+        if link.epoch != self.epoch or idle > self.database._ping_after_idle:
+            return self._ping(link)
+        return True
+
+    def _before_release(self, link: Link) -> Any:
+        if link.broken:
+            return False
+        always = self.database._reset == "always"
+        if not (link.touched or link.leftovers or always or link.in_transaction):
+            link.quiet_since = self.loop.time()
+            return True
+        return self._clean(link, always)
+
+    async def _clean(self, link: Link, always: bool) -> bool:
+        """Nothing of the last task is left; False: this link cannot do it."""
+        await self.close_leftovers(link)
+        if link.in_transaction:
+            await link.rollback()
+        if (link.touched or always) and self.database._reset != "never":
+            if not await link.reset():
+                return False
+            await self._greet(link)
+        link.touched = None
+        link.quiet_since = self.loop.time()
+        return True
+
+    async def close_leftovers(self, link: Link) -> None:
+        while link.leftovers:
+            await link.leftovers.pop().close()
+
+    # -- who holds what --------------------------------------------------------------------------
+
+    def current_task(self) -> Any:
+        task = acting_task(self.loop)
+        if task is None:
+            raise RuntimeError("a database is used from tasks; there is no running task")
+        return task
+
+    def lease(self) -> Lease | None:
+        """What the running task holds; complains about tasks started inside a transaction."""
+        task = acting_task(self.loop)
+        lease = self.leases.get(task)
+        if lease is not None:
+            return lease
+        if self.joined and (transaction := self.joined.get(task)) is not None:
+            return transaction._open_lease()
+        if scope.get() is not None:
+            self._check_scope(task)
+        return None
+
+    def peek(self) -> Lease | None:
+        """The same, without complaining."""
+        task = acting_task(self.loop)
+        lease = self.leases.get(task)
+        if lease is None and (transaction := self.joined.get(task)) is not None:
+            return transaction._lease if transaction.is_open else None
+        return lease
+
+    def _check_scope(self, task: Any) -> None:
+        for transaction in open_transactions():
+            if not transaction.is_of(self):
+                continue
+            text = (
+                f"task {task_name(task)!r} was started inside the transaction of task "
+                f"{transaction.task_name!r} and uses the database outside of it, on a connection "
+                f"of its own. To share the transaction use its handle: tx.execute() or "
+                f"async with tx.join()."
+            )
+            if self.database._child_tasks == "error":
+                raise TransactionScopeWarning(text)
+            scope.set(None)  # once for each task
+            warnings.warn(TransactionScopeWarning(text), stacklevel=depth(sys._getframe()))
+            return
+
+    async def bound_lease(self, *, private: bool = False) -> Lease:
+        """The task's lease, or a new one; a private one is always new."""
+        if not private and (lease := self.lease()) is not None:
+            return lease
+        task = self.current_task()
+        claim = self.pool.acquire()
+        link = await claim
+        return self.bind(link, claim, task, private=private)
+
+    def bind(self, link: Link, claim: Any, task: Any, *, private: bool = False) -> Lease:
+        lease = Lease(self, link, claim, task, private=private)
+        if private:
+            self.private.add(lease)
+        else:
+            self.leases[task] = lease
+        return lease
+
+    def unbind(self, lease: Lease) -> None:
+        self.private.discard(lease)
+        if self.leases.get(lease.task) is lease:
+            del self.leases[lease.task]
+
+    # -- statements ------------------------------------------------------------------------------
+
+    async def run(self, name: str, query: Query, parameters: Any) -> Any:
+        """One statement of the running task, by the name of the link's method."""
+        text, arguments = query.bind(parameters)
+        lease = self.lease()
+        if lease is not None:
+            if lease.lost is not None and query.control == "rollback":
+                await self.database.rollback()
+                return 0
+            return await lease.run(lambda link: getattr(link, name)(text, arguments), query)
+        claim = self.pool.acquire()
+        link = await claim
+        try:
+            result = await getattr(link, name)(text, arguments)
+        except BaseException as error:
+            if self.driver.is_stale_plan(error) and not link.in_transaction:
+                return await self._run_again(link, claim, name, query, parameters)
+            self._failed(link, claim, query, error)
+            raise
+        if query.touches is None and not link.in_transaction:
+            self.pool.release(link)
+        else:
+            self._keep(link, claim, query)
+        return result
+
+    async def _run_again(
+        self, link: Link, claim: Any, name: str, query: Query, parameters: Any
+    ) -> Any:
+        text, arguments = query.bind(parameters)
+        link.forget_plans()
+        try:
+            result = await getattr(link, name)(text, arguments)
+        except BaseException as error:
+            self._failed(link, claim, query, error)
+            raise
+        self._keep(link, claim, query)
+        return result
+
+    def _failed(self, link: Link, claim: Any, query: Query, error: BaseException) -> None:
+        if not self.survives(link, error, False):
+            self.discard(link, error)
+        else:
+            self._keep(link, claim, query)
+
+    def _keep(self, link: Link, claim: Any, query: Query) -> None:
+        """Pinned, or given back."""
+        lease = self.bind(link, claim, self.current_task())
+        if query.touches is not None:
+            link.touched = lease.touched = query.touches
+        lease.settle()
+
+    async def attempt(self, link: Link, call: Callable[[Link], Awaitable[R]]) -> R:
+        """A stale plan is prepared again, once, outside of transactions."""
+        try:
+            return await call(link)
+        except Exception as error:
+            if not self.driver.is_stale_plan(error) or link.in_transaction:
+                raise
+        link.forget_plans()
+        return await call(link)
+
+    def survives(self, link: Link, error: BaseException, reads_only: bool) -> bool:
+        """Whether the link is as good as before, after a statement that raised."""
+        if not isinstance(error, Exception):
+            link.busy = link.broken = True
+            return False
+        if isinstance(error, PoolError):
+            return True
+        if self.driver.is_disconnect(error):
+            link.broken = True
+            link.busy = isinstance(error, TimeoutError)
+            self.epoch += 1
+            return False
+        if self.driver.is_demoted(error) and not reads_only:
+            self.pool.retire()
+        return True
+
+    # -- giving back -----------------------------------------------------------------------------
+
+    def give_back(self, link: Link | None) -> Any:
+        return None if link is None else self.pool.release(link)
+
+    def discard(self, link: Link, error: BaseException | None) -> None:
+        """Destroy it; a lost connection is a failure for the breaker, a cancellation is none."""
+        link.broken = True
+        lost = isinstance(error, Exception) and not isinstance(error, PoolError)
+        self.pool.discard(link, error if lost else None)
+
+    def gone(self) -> PoolError:
+        if self.database._closed:
+            return errors.database_closed(self.label)
+        return errors.transaction_over()
+
+    def post(self, step: Callable[[], object]) -> None:
+        """From a finalizer: in any thread, at any moment."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(step)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def end_leases(self) -> None:
+        """Unbind every task: what is quiet goes back, the rest at the end of its statement."""
+        for lease in [*self.leases.values(), *self.private]:
+            lease.end()
+        self.joined.clear()
+
+    async def close(self) -> None:
+        self.over = True
+        self.end_leases()
+        try:
+            await self.pool.close()
+        finally:
+            guard, self._guard = self._guard, None
+            if guard is not None:
+                await guard.aclose()
+
+    def forsake(self) -> None:
+        """The loop is gone, or does not run: close without waiting for anything."""
+        self.over = True
+        self.leases.clear()
+        self.private.clear()
+        self.joined.clear()
+        self.pool._forsake()
+        for link in self.links:
+            link.terminate()
+        self.links.clear()
+
+    async def _watch_loop(self) -> AsyncGenerator[None, None]:
+        """asyncio.run() closes async generators when everything else is cancelled: the last moment
+        in which something can be awaited."""
+        try:
+            yield
+        finally:
+            if not self.over:
+                self.over = True
+                self.database._leave(self)
+                self.end_leases()
+                try:
+                    async with asyncio.timeout(LAST_MOMENTS):
+                        await self.pool.close()
+                except Exception as error:
+                    logger.debug("%s: not closed properly: %r", self.label, error)
+                for link in self.links:
+                    link.terminate()

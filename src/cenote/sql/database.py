@@ -1,0 +1,434 @@
+"""`cenote.Database`: one object that all tasks share; each task has a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from .. import errors, options
+from ..errors import PoolError
+from ..hooks import is_awaitable
+from ..observe import logger
+from ..pool import Pool
+from . import driver as drivers
+from .binding import Lease, Pin
+from .branch import Branch
+from .driver import Link, Plan
+from .query import Query, queries
+from .statement import Statement, Stream
+from .transaction import Transaction
+from .url import Secret, parse
+
+HOOKS = ("factory", "destructor", "healthcheck", "before_acquire", "before_release")
+POOL_OPTIONS = frozenset(signature(Pool).parameters) - frozenset(HOOKS)
+ACQUIRE_TIMEOUT = 30.0  # seconds, unless given
+
+
+class Database:
+    """A template of connections and the pool of them, for every task of the program.
+
+    Constructing it opens nothing. See `docs/database.md` for every option.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        on_connect: Callable[[Any], Any] | None = None,
+        password: str | Callable[[], Any] | None = None,
+        statement_cache_size: int = 100,
+        reset: Literal["auto", "always", "never"] = "auto",
+        ping_after_idle: float = 30.0,
+        connect_args: Mapping[str, Any] | None = None,
+        child_tasks: Literal["isolated", "error"] = "isolated",
+        pooled: bool = True,
+        persistent: bool = False,
+        **pool_options: Any,
+    ) -> None:
+        target = parse(url)
+        self._on_connect = options.optional_function("on_connect", on_connect)
+        self._password = _check_password(password, target.password)
+        self._reset = _one_of("reset", reset, ("auto", "always", "never"))
+        self._ping_after_idle = options.number("ping_after_idle", ping_after_idle)
+        if self._ping_after_idle < 0:
+            raise ValueError(f"ping_after_idle must be 0 or more seconds, not {ping_after_idle!r}")
+        self._child_tasks = _one_of("child_tasks", child_tasks, ("isolated", "error"))
+        self._pooled = options.flag("pooled", pooled)
+        self._pool_options = _check_pool_options(
+            pool_options,
+            pooled=self._pooled,
+            persistent=options.flag("persistent", persistent),
+            name=target.label,
+        )
+        if connect_args is not None and not isinstance(connect_args, Mapping):
+            raise TypeError(f"connect_args must be a mapping, not {type(connect_args).__name__}")
+        self._masked = target.masked
+        self._label = self._pool_options["name"]
+        self._driver = drivers.load(
+            Plan(
+                target,
+                drivers.fresh(dict(connect_args or {})),
+                options.whole("statement_cache_size", statement_cache_size, least=0),
+            )
+        )
+        self._query: Callable[[str], Query] = queries(self._driver)
+        self._branches: dict[asyncio.AbstractEventLoop, Branch] = {}
+        self._connected = False  # a first connection was made
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Database {self._masked}{' closed' if self._closed else ''}>"
+
+    # -- statements ------------------------------------------------------------------------------
+
+    async def execute(self, sql: str, parameters: Any = None) -> int:
+        """Run a statement; the number of rows that it matched."""
+        return await self._branch().run("execute", self._query(sql), parameters)  # type: ignore[no-any-return]
+
+    async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
+        """Run a statement once for each element of `parameters`: all of it or nothing."""
+        query, text, rows = self._many(sql, parameters)
+        branch = self._branch()
+        if rows:
+            lease = await branch.bound_lease()
+            await lease.run(lambda link: link.execute_many(text, rows), query)
+
+    async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
+        """All rows."""
+        return await self._branch().run("fetch_all", self._query(sql), parameters)  # type: ignore[no-any-return]
+
+    async def fetch_one(self, sql: str, parameters: Any = None) -> Any:
+        """The first row, or None."""
+        return await self._branch().run("fetch_one", self._query(sql), parameters)
+
+    async def fetch_val(self, sql: str, parameters: Any = None) -> Any:
+        """The first value of the first row, or None."""
+        return await self._branch().run("fetch_val", self._query(sql), parameters)
+
+    def iterate(self, sql: str, parameters: Any = None) -> Stream:
+        """An async iterator over the rows, which are read piece by piece; it has `aclose()`."""
+        query = self._query(sql)
+        text, arguments = query.bind(parameters)
+        return Stream(self, query, text, arguments)
+
+    async def prepare(self, sql: str) -> Statement:
+        """A statement that stays prepared on the task's connection until it is closed."""
+        query = self._query(sql)
+        lease = await self._branch().bound_lease()
+        return await lease.run(lambda link: self._prepare(lease, link, query), None)
+
+    async def _prepare(self, lease: Lease, link: Link, query: Query) -> Statement:
+        named = query.template({})
+        template = named if named.names else query.template(())
+        pin = Pin(f"statement is open ({query!r})", await link.prepare(template, query.text))
+        lease.pins[pin] = None
+        return Statement(lease, pin, query)
+
+    def _many(self, sql: str, parameters: Iterable[Any]) -> tuple[Query, str, list[Any]]:
+        query = self._query(sql)
+        if isinstance(parameters, str | bytes | Mapping):
+            raise TypeError(
+                f"parameters of execute_many() must be an iterable of parameters, one for each "
+                f"run, not {type(parameters).__name__}"
+            )
+        bound = [query.bind(each) for each in parameters]
+        if len({text for text, _ in bound}) > 1:
+            raise TypeError("parameters of execute_many() must be all sequences or all mappings")
+        return query, bound[0][0] if bound else sql, [arguments or () for _, arguments in bound]
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def transaction(self, *, isolation: str | None = None, read_only: bool = False) -> Transaction:
+        """`async with db.transaction() as tx:`; inside another one it is a savepoint."""
+        return Transaction(self, isolation, read_only)
+
+    async def begin(self, *, isolation: str | None = None, read_only: bool = False) -> None:
+        """Begin a transaction that ends with commit() or rollback(), or with the task."""
+        lease = self._branch().lease()
+        if lease is not None and lease.lost is None and self.in_transaction:
+            raise PoolError(
+                "a transaction is open already: commit() or rollback() it first, "
+                "or use `async with db.transaction()` for a savepoint"
+            )
+        await Transaction(self, isolation, read_only).start()
+
+    async def commit(self) -> None:
+        lease = self._lease_in_transaction("commit")
+        if not lease.transactions:
+            await lease.run(lambda link: link.commit(), self._query("COMMIT"))
+            return
+        transaction = lease.transactions[-1]
+        if transaction._block and lease.lost is None:
+            raise PoolError("inside a transaction() block: leave the block to commit")
+        await transaction.commit()
+
+    async def rollback(self) -> None:
+        """Of everything, also inside of nested blocks; the task goes on outside a transaction."""
+        lease = self._lease_in_transaction("roll back")
+        transactions = [*lease.transactions]
+        for transaction in transactions[1:]:
+            transaction.is_open = False
+        del lease.transactions[1:]
+        if transactions:
+            await transactions[0].rollback()
+            return
+        lost, lease.lost = lease.lost, None
+        if lease.link is None:
+            lease.settle()
+        elif lost is None or lease.link.in_transaction:
+            await lease.run(lambda link: link.rollback(), None)
+
+    def _lease_in_transaction(self, verb: str) -> Lease:
+        lease = self._branch().lease()
+        if lease is not None and (
+            lease.transactions
+            or lease.lost is not None
+            or (lease.link is not None and lease.link.in_transaction)
+        ):
+            return lease
+        raise PoolError(f"no transaction is open in this task: there is nothing to {verb}")
+
+    # -- the connection --------------------------------------------------------------------------
+
+    def connection(self) -> ConnectionBlock:
+        """`async with db.connection() as c:` gives the driver's own connection."""
+        return ConnectionBlock(self)
+
+    async def release(self) -> None:
+        """Reset and return the task's connection early."""
+        lease = self._branch().lease()
+        if lease is None:
+            return
+        if self.in_transaction or lease.transactions or lease.lost is not None:
+            raise PoolError("release() inside a transaction: commit or roll back first")
+        if lease.blocks:
+            raise PoolError("release() inside a connection() block: leave the block first")
+        async with lease.lock:
+            lease.pins.clear()
+            operation = lease.give_back()
+        if operation is not None:
+            await operation.wait()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the task is in a transaction; takes no connection and asks no server."""
+        link = self._peek()
+        return link is not None and link.in_transaction
+
+    @property
+    def bound_connection(self) -> Any:
+        """The driver's own connection that the task holds, or None; takes none."""
+        link = self._peek()
+        return None if link is None else link.raw
+
+    @property
+    def pin_reason(self) -> str | None:
+        """Why the task's connection is pinned, or None."""
+        lease = self._peek_lease()
+        return None if lease is None else lease.pin_reason()
+
+    def _peek(self) -> Link | None:
+        lease = self._peek_lease()
+        return None if lease is None else lease.link
+
+    def _peek_lease(self) -> Lease | None:
+        loop = asyncio._get_running_loop()
+        branch = None if loop is None else self._branches.get(loop)
+        return None if branch is None else branch.peek()
+
+    @property
+    def pool(self) -> Pool[Link] | None:
+        """The pool of the running loop; None if `pooled=False`."""
+        if not self._pooled:
+            return None
+        loop = asyncio.get_running_loop()
+        branch = self._branches.get(loop)
+        return (self._branch() if branch is None else branch).pool
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the driver can do."""
+        return self._driver.capabilities
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect `min_size` connections now, so that wrong settings show at the start."""
+        await self._branch().pool.open()
+
+    async def close(self) -> None:
+        """Close the pools of all event loops, for good."""
+        self._closed = True
+        here = asyncio.get_running_loop()
+        elsewhere = []
+        for loop, branch in [*self._branches.items()]:
+            if loop is here:
+                continue
+            del self._branches[loop]
+            if loop.is_closed() or not loop.is_running():
+                branch.forsake()
+            else:
+                elsewhere.append(
+                    asyncio.wrap_future(asyncio.run_coroutine_threadsafe(branch.close(), loop))
+                )
+        branch_here = self._branches.get(here)
+        try:
+            if branch_here is not None:
+                await branch_here.close()
+        finally:
+            for outcome in await asyncio.gather(*elsewhere, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    logger.warning("%s: closing in another loop failed: %r", self._label, outcome)
+            self._driver.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _branch(self) -> Branch:
+        if self._closed:
+            raise errors.database_closed(self._label)
+        loop = asyncio._get_running_loop()
+        branch = self._branches.get(loop)  # type: ignore[arg-type]
+        return self._new_branch() if branch is None else branch
+
+    def _new_branch(self) -> Branch:
+        loop = asyncio.get_running_loop()
+        for other, branch in [*self._branches.items()]:
+            if other.is_closed():
+                self._branches.pop(other, None)
+                branch.forsake()
+        branch = self._branches[loop] = Branch(self, loop)
+        return branch
+
+    def _leave(self, branch: Branch) -> None:
+        """Its loop goes down."""
+        if self._branches.get(branch.loop) is branch:
+            del self._branches[branch.loop]
+
+    async def _get_password(self) -> Secret | None:
+        password = self._password
+        if password is None or not callable(password.reveal()):
+            return password
+        value = password.reveal()()
+        if is_awaitable(value):
+            value = await value
+        if not isinstance(value, str):
+            raise TypeError(f"password() must return a string, not {type(value).__name__}")
+        return Secret(value)
+
+    # -- functions of an embedded database -------------------------------------------------------
+
+    def create_function(
+        self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False
+    ) -> None:
+        """As in `sqlite3`, on every connection."""
+        self._register("create_function", name, narg, func, deterministic=deterministic)
+
+    def create_aggregate(self, name: str, n_arg: int, aggregate_class: type | None) -> None:
+        """As in `sqlite3`, on every connection."""
+        self._register("create_aggregate", name, n_arg, aggregate_class)
+
+    def create_collation(self, name: str, callable: Callable[[str, str], int] | None) -> None:
+        """As in `sqlite3`, on every connection."""
+        self._register("create_collation", name, callable)
+
+    def _register(self, method: str, *arguments: Any, **more: Any) -> None:
+        register = getattr(self._driver, "register", None)
+        if register is None:
+            raise PoolError(f"{method}() is for SQLite: this database runs its functions itself")
+        if self._connected:
+            raise RuntimeError(
+                f"{method}() must be called before the first connection is made, "
+                f"so that every connection has it"
+            )
+        register(method, arguments, more)
+
+
+class ConnectionBlock:
+    """A block that holds the driver's own connection; it counts as touched."""
+
+    __slots__ = ("_database", "_lease")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lease: Lease | None = None
+
+    async def __aenter__(self) -> Any:
+        if self._lease is not None:
+            raise RuntimeError("this connection() was used before; call db.connection() for each")
+        lease = await self._database._branch().bound_lease()
+        try:
+            link = lease.check()
+        except BaseException:
+            lease.settle()
+            raise
+        self._lease = lease
+        lease.blocks += 1
+        link.touched = link.touched or "connection()"
+        lease.settle()
+        return link.raw
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._lease is not None
+        await self._lease.leave_block(error)
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
+    return str(value)
+
+
+def _check_password(password: Any, of_url: Secret | None) -> Secret | None:
+    if password is None:
+        return of_url
+    if not isinstance(password, str) and not callable(password):
+        raise TypeError("password must be a string or a callable that returns one")
+    return Secret(password)
+
+
+def _check_pool_options(
+    given: dict[str, Any], *, pooled: bool, persistent: bool, name: str
+) -> dict[str, Any]:
+    hooks = [hook for hook in HOOKS if hook in given]
+    if hooks:
+        raise TypeError(
+            f"Database() has hooks of its own and does not take {', '.join(hooks)}; "
+            f"on_connect runs on each new connection"
+        )
+    if persistent and pooled:
+        raise ValueError("persistent=True is for pooled=False: a pool keeps its connections open")
+    if not pooled:
+        sizes = [size for size in ("min_size", "max_size", "max_uses") if size in given]
+        if sizes:
+            raise ValueError(f"{', '.join(sizes)} cannot be given with pooled=False")
+        given["max_size"] = 1
+        if not persistent:
+            given["max_uses"] = 1
+    complete = {"acquire_timeout": ACQUIRE_TIMEOUT, "name": name, **given}
+    unknown = [option for option in complete if option not in POOL_OPTIONS]
+    if unknown:
+        raise TypeError(f"Database() has no option {', '.join(map(repr, unknown))}")
+    Pool(object, **complete)  # checks their values; each event loop gets a pool of its own
+    return complete

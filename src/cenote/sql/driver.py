@@ -1,0 +1,262 @@
+"""What a database driver is to cenote: a `Driver` makes `Link`s, and a `Link` is one connection.
+
+The database layer asks no driver's name. What only some can do is found by asking `capabilities`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Literal
+
+from .placeholders import Dialect, Style, Template
+from .url import Secret, Target
+
+Arguments = Sequence[Any] | Mapping[str, Any] | None
+Isolation = Literal["read uncommitted", "read committed", "repeatable read", "serializable"]
+ISOLATIONS: tuple[Isolation, ...] = (
+    "read uncommitted",
+    "read committed",
+    "repeatable read",
+    "serializable",
+)
+
+BUILT_IN = {
+    "sqlite": "cenote.drivers.sqlite",
+    "postgresql": "cenote.drivers.asyncpg",
+    "postgres": "cenote.drivers.asyncpg",
+    "postgresql+asyncpg": "cenote.drivers.asyncpg",
+    "postgresql+psycopg": "cenote.drivers.psycopg",
+    "mysql": "cenote.drivers.mysql",
+    "mariadb": "cenote.drivers.mysql",
+}
+GROUP = "cenote.drivers"  # entry points of other packages: scheme = "package.module"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How every connection of a database is made."""
+
+    target: Target
+    connect_args: Mapping[str, Any]
+    statement_cache_size: int
+
+
+class Source(ABC):
+    """An open result, read piece by piece."""
+
+    @abstractmethod
+    async def fetch(self, count: int) -> Sequence[Any]:
+        """The next rows, at most `count`; none at the end."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of it, read to its end or not; the link is usable afterwards."""
+
+    def abandon(self) -> None:  # noqa: B027
+        """Its link is destroyed: nothing to close any more."""
+
+
+class Link(ABC):
+    """One connection. The drivers fill in the methods, the database layer keeps the notes."""
+
+    __slots__ = ("broken", "busy", "epoch", "leftovers", "quiet_since", "raw", "touched")
+
+    interleaves: ClassVar[bool] = True  # other statements run while a Source is open
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw  # the driver's own connection
+        self.touched: str | None = None  # session state to reset, and what touched it
+        self.broken = False  # not to be handed out again
+        self.busy = False  # broken off in the middle of a statement
+        self.epoch = 0  # of the branch when it was last known to be alive
+        self.quiet_since = 0.0  # loop time of the last sign of life
+        self.leftovers: list[Any] = []  # statements and streams that nobody closed
+
+    @property
+    @abstractmethod
+    def in_transaction(self) -> bool:
+        """As the driver knows it, without a round trip."""
+
+    @abstractmethod
+    def execute(self, text: str, arguments: Arguments) -> Any:
+        """Awaitable: the number of rows that matched."""
+
+    @abstractmethod
+    def fetch_all(self, text: str, arguments: Arguments) -> Any:
+        """Awaitable: the list of rows."""
+
+    @abstractmethod
+    def fetch_one(self, text: str, arguments: Arguments) -> Any:
+        """Awaitable: the first row, or None."""
+
+    @abstractmethod
+    def fetch_val(self, text: str, arguments: Arguments) -> Any:
+        """Awaitable: the first value of the first row, or None."""
+
+    @abstractmethod
+    async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
+        """All or nothing."""
+
+    @abstractmethod
+    async def stream(self, text: str, arguments: Arguments, keyword: str) -> Source:
+        """Outside a transaction the link is the stream's own, and as before at its end."""
+
+    @abstractmethod
+    async def begin(self, isolation: Isolation | None, read_only: bool) -> None: ...
+
+    @abstractmethod
+    async def commit(self) -> bool:
+        """False: the server rolled back instead."""
+
+    @abstractmethod
+    async def rollback(self) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """A proper end; what runs on the server is told to stop."""
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Close at once, without waiting for anything; harmless after close()."""
+
+    def looks_dead(self) -> bool:
+        """Whether the news of its death has reached this machine; no round trip."""
+        return False
+
+    @abstractmethod
+    async def ping(self) -> None:
+        """Raises if the server does not answer."""
+
+    async def reset(self) -> bool:
+        """Back to what a new connection is; False: it has to be replaced."""
+        return False
+
+    async def prepare(self, template: Template, text: str) -> Prepared:
+        """A statement that stays ready on the server, if the driver can; `text`: as given."""
+        return Prepared(self, template.text)
+
+    def forget_plans(self) -> None:  # noqa: B027
+        """After a plan went stale: prepare everything anew."""
+
+    async def atomically(self, work: Callable[[], Awaitable[object]]) -> None:
+        """All of it or nothing: in a transaction of its own, or behind a savepoint."""
+        if self.in_transaction:
+            undo, end = "ROLLBACK TO SAVEPOINT cenote_many", "RELEASE SAVEPOINT cenote_many"
+            await self.execute("SAVEPOINT cenote_many", None)
+        else:
+            undo, end = "ROLLBACK", "COMMIT"
+            await self.begin(None, False)
+        try:
+            await work()
+        except Exception:
+            if self.in_transaction:
+                await self.execute(undo, None)
+            raise
+        await self.execute(end, None)
+
+
+class Prepared:
+    """A statement that was prepared on one link; here it is only its text."""
+
+    __slots__ = ("link", "text")
+
+    def __init__(self, link: Link, text: str) -> None:
+        self.link = link
+        self.text = text
+
+    def execute(self, arguments: Arguments) -> Any:
+        return self.link.execute(self.text, arguments)
+
+    def fetch_all(self, arguments: Arguments) -> Any:
+        return self.link.fetch_all(self.text, arguments)
+
+    def fetch_one(self, arguments: Arguments) -> Any:
+        return self.link.fetch_one(self.text, arguments)
+
+    def fetch_val(self, arguments: Arguments) -> Any:
+        return self.link.fetch_val(self.text, arguments)
+
+    async def execute_many(self, arguments: Sequence[Any]) -> None:
+        await self.link.execute_many(self.text, arguments)
+
+    async def close(self) -> None:
+        """Nothing is left on the server."""
+
+
+class Driver(ABC):
+    """Makes the links of one database, and knows what its errors mean."""
+
+    dialect: ClassVar[Dialect]
+    style: ClassVar[Style]
+    capabilities: ClassVar[frozenset[str]]
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    @abstractmethod
+    async def connect(self, password: Secret | None) -> Link:
+        """A new connection, with copies of the connect arguments."""
+
+    def is_disconnect(self, error: BaseException) -> bool:
+        """Whether the connection is gone after this error."""
+        return isinstance(error, OSError)
+
+    def ends_transaction(self, error: BaseException) -> bool:
+        """Whether the server rolled back the whole transaction, though the driver does not know."""
+        return False
+
+    def is_demoted(self, error: BaseException) -> bool:
+        """Whether the server has become a read-only one."""
+        return False
+
+    def is_stale_plan(self, error: BaseException) -> bool:
+        """Whether a prepared statement went stale, so that nothing was executed."""
+        return False
+
+    def close(self) -> None:  # noqa: B027
+        """The database is closed for good."""
+
+
+def load(plan: Plan) -> Driver:
+    """The driver for a URL, made for it."""
+    scheme = plan.target.scheme
+    module = BUILT_IN.get(scheme)
+    if module is not None:
+        make: Callable[[Plan], Driver] = import_module(module).driver
+        return make(plan)
+    for point in entry_points(group=GROUP, name=scheme):
+        make = point.load()
+        return make(plan)
+    known = ", ".join(sorted(BUILT_IN))
+    raise ValueError(f"url has the unknown scheme {scheme!r}; known are {known}")
+
+
+def missing(package: str, extra: str) -> ImportError:
+    """The driver of a scheme is not installed."""
+    return ImportError(
+        f"the driver {package} is not installed: pip install 'cenote[{extra}]'", name=package
+    )
+
+
+def reject_unknown(options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Strictly: an option of the URL that nobody reads would be a setting that is not set."""
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ValueError(
+            f"url has the unknown option {', '.join(map(repr, unknown))}; "
+            f"known are {', '.join(sorted(known))}. "
+            f"Arguments of the driver's connect() go into connect_args."
+        )
+
+
+def fresh(value: Any) -> Any:
+    """A copy of dicts, lists and sets, all the way down; what is in them is shared."""
+    if type(value) is dict:
+        return {key: fresh(each) for key, each in value.items()}
+    if type(value) in (list, set, tuple):
+        return type(value)(fresh(each) for each in value)
+    return value

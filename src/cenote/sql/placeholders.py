@@ -1,0 +1,360 @@
+"""Placeholders: `?` with a sequence, `:name` with a mapping, rewritten for the driver.
+
+`tokens` cuts a text as the database would: what is inside strings, quoted names, comments and
+dollar quotes is never looked at. What was opened and not closed reaches to the end of the text;
+the server will complain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+Style = Literal["numeric", "format", "qmark"]  # $1 (asyncpg), %s (psycopg, MySQL), ? (SQLite)
+
+Kind = Literal[
+    "word",  # a keyword or a name without quotes
+    "number",
+    "string",
+    "name",  # in quotes
+    "comment",
+    "mark",  # ?
+    "escape",  # ??
+    "named",  # :name
+    "own",  # a placeholder that only this database knows: $1, ?1, @name, $name
+    "symbol",  # one of SYMBOLS; other punctuation gives no token
+]
+Token = tuple[Kind, int, int]  # kind, start, end
+
+SYMBOLS = (":=", "(", ")", ";", ".", "=", "@")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a database writes strings, names and comments."""
+
+    name: str
+    nested_comments: bool = False  # PostgreSQL
+    hash_comments: bool = False  # MySQL: # to the end of the line
+    dash_needs_space: bool = False  # MySQL: -- is a comment only before white space
+    return_ends_line: bool = False  # PostgreSQL: so does \r alone, in a -- comment
+    backslashes: bool = False  # MySQL: escapes in '...' and "...", both of which are strings
+    e_strings: bool = False  # PostgreSQL: E'...' has backslash escapes
+    dollar_quotes: bool = False  # PostgreSQL: $tag$...$tag$, and $1 is a placeholder
+    backticks: bool = False  # MySQL, SQLite
+    brackets: bool = False  # SQLite: [name]
+    numbered_marks: bool = False  # SQLite: ?1, @name and $name are placeholders
+
+
+POSTGRESQL = Dialect(
+    "postgresql",
+    nested_comments=True,
+    return_ends_line=True,
+    e_strings=True,
+    dollar_quotes=True,
+)
+MYSQL = Dialect(
+    "mysql",
+    hash_comments=True,
+    dash_needs_space=True,
+    backslashes=True,
+    backticks=True,
+)
+SQLITE = Dialect("sqlite", backticks=True, brackets=True, numbered_marks=True)
+
+
+class Template:
+    """One text, rewritten for parameters of one kind."""
+
+    __slots__ = ("_anything", "_hint", "_keys", "count", "mapping", "names", "native", "text")
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        mapping: bool,
+        names: tuple[str, ...] = (),
+        count: int = 0,
+        native: bool,
+        anything: bool,
+        hint: str,
+    ) -> None:
+        self.text = text  # for the driver
+        self.mapping = mapping  # :name was looked for, else ?
+        self.names = names  # one for each parameter of the driver, in order; () with a sequence
+        self.count = count  # of ?; 0 with a mapping
+        self.native = native  # nothing was converted
+        self._anything = anything  # the driver's own placeholders: the driver checks
+        self._hint = hint  # ends the message of a mismatch
+        self._keys = frozenset(names)
+
+    def __repr__(self) -> str:
+        return f"<Template {self.text!r}>"
+
+    def bind(
+        self, parameters: Sequence[Any] | Mapping[str, Any]
+    ) -> Sequence[Any] | Mapping[str, Any]:
+        """What to pass to the driver; the same object if it can be passed as it is."""
+        if self.mapping:
+            return self._bind_mapping(parameters)
+        if not isinstance(parameters, (list, tuple)):
+            parameters = _as_tuple(parameters)
+        if len(parameters) == self.count or self._anything:
+            return parameters
+        raise ValueError(self._miscounted(len(parameters)))
+
+    def _bind_mapping(self, parameters: Any) -> Sequence[Any] | Mapping[str, Any]:
+        if type(parameters) is not dict and not isinstance(parameters, Mapping):
+            kind = type(parameters).__name__
+            raise TypeError(f"parameters must be a mapping for :name, not {kind}: pass a dict")
+        if self._anything:
+            return parameters
+        if parameters.keys() != self._keys:
+            raise ValueError(self._mismatched(parameters))
+        return [parameters[name] for name in self.names]
+
+    def _miscounted(self, given: int) -> str:
+        were = "was" if given == 1 else "were"
+        return (
+            f"the statement has {_plural(self.count, 'placeholder')} (?), "
+            f"but {_plural(given, 'parameter')} {were} given{self._hint}"
+        )
+
+    def _mismatched(self, parameters: Mapping[str, Any]) -> str:
+        missing = [name for name in dict.fromkeys(self.names) if name not in parameters]
+        left_over = [name for name in parameters if name not in self._keys]
+        parts = []
+        if missing:
+            parts.append(f"missing: {_listed(missing)}")
+        if left_over:
+            parts.append(f"left over, not in the statement: {_listed(left_over)}")
+        return f"parameters do not match the statement: {'; '.join(parts)}{self._hint}"
+
+
+def compile_template(text: str, dialect: Dialect, style: Style, *, mapping: bool) -> Template:
+    """Rewrite the placeholders of `text` for parameters that are a mapping, or a sequence."""
+    found = _Found()
+    if _WORTH_A_LOOK.search(text):
+        found.look(text, dialect, style, mapping=mapping)
+    if found.converted and found.own:
+        raise ValueError(
+            f"the statement mixes {':name' if mapping else '?'} with {found.own}, the driver's own "
+            "placeholder: use one style, and ?? for a literal question mark"
+        )
+    return Template(
+        found.rewritten(text, double=style == "format"),
+        mapping=mapping,
+        names=found.names(style) if mapping else (),
+        count=0 if mapping else len(found.converted),
+        native=not found.converted,
+        anything=not found.converted and found.leaves_to_driver(text, style, mapping=mapping),
+        hint=found.hint(mapping=mapping),
+    )
+
+
+def tokens(text: str, dialect: Dialect) -> Iterator[Token]:
+    """The tokens of a text, without white space and without punctuation that is not in SYMBOLS."""
+    pattern = _pattern(dialect)
+    matches = pattern.finditer(text)
+    while True:
+        for match in matches:
+            kind: Any = match.lastgroup
+            start, end = match.span()
+            if kind == "dollar":
+                kind, end = "string", _end_of_dollar_quote(text, start, end)
+            elif kind == "nested":
+                kind, end = "comment", _end_of_nested_comment(text, end)
+            else:
+                yield kind, start, end
+                continue
+            yield kind, start, end
+            matches = pattern.finditer(text, end)
+            break
+        else:
+            return
+
+
+class _Found:
+    """What a scan for placeholders saw."""
+
+    __slots__ = ("converted", "marks", "named", "own", "own_name", "parts", "rest")
+
+    def __init__(self) -> None:
+        self.converted: list[str] = []  # ? or the name, for each placeholder of the wanted kind
+        self.parts: list[str] = []  # text as it is, replacement, text as it is, replacement...
+        self.rest = 0  # where the text begins that is not in parts
+        self.marks = False  # there is a ?
+        self.named = False  # there is a :name
+        self.own = ""  # the first placeholder of the driver's own
+        self.own_name = False  # one of them has a name
+
+    def look(self, text: str, dialect: Dialect, style: Style, *, mapping: bool) -> None:
+        numbers: dict[str, int] = {}
+        for kind, start, end in tokens(text, dialect):
+            if kind == "mark":
+                self.marks = True
+                if not mapping:
+                    self.converted.append("?")
+                    self._replace(text, start, end, style, len(self.converted))
+            elif kind == "named":
+                self.named = True
+                if mapping:
+                    name = text[start + 1 : end]
+                    self.converted.append(name)
+                    number = numbers.setdefault(name, len(numbers) + 1)
+                    self._replace(text, start, end, style, number)
+            elif kind == "escape":
+                self.parts += (text[self.rest : start + 1], "")
+                self.rest = end
+            elif kind == "own":
+                self.own = self.own or text[start:end]
+                self.own_name = self.own_name or text[start] in "@$#"
+
+    def rewritten(self, text: str, *, double: bool) -> str:
+        if not self.parts:
+            return text
+        parts = [*self.parts, text[self.rest :]]
+        if double and self.converted:
+            parts[::2] = [part.replace("%", "%%") for part in parts[::2]]
+        return "".join(parts)
+
+    def names(self, style: Style) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.converted) if style == "numeric" else self.converted)
+
+    def leaves_to_driver(self, text: str, style: Style, *, mapping: bool) -> bool:
+        """Whether the driver, not we, checks the parameters of a text that was not converted."""
+        if mapping:
+            if style == "format":
+                return "%(" in text
+            return style == "qmark" and self.own_name
+        return not self.named or bool(self.own) or (style == "format" and "%s" in text)
+
+    def hint(self, *, mapping: bool) -> str:
+        if mapping:
+            listed = self.marks and not self.named
+            return "; the placeholder ? takes a list: pass a list" if listed else ""
+        if self.named:
+            return "; the placeholder :name takes a mapping: pass a mapping"
+        return " (?? is a literal question mark)" if self.marks else ""
+
+    def _replace(self, text: str, start: int, end: int, style: Style, number: int) -> None:
+        self.parts += (text[self.rest : start], _replacement(text, start, end, style, number))
+        self.rest = end
+
+
+def _replacement(text: str, start: int, end: int, style: Style, number: int) -> str:
+    """The driver's placeholder; where it would run together with a word, with a space between."""
+    if style == "qmark":
+        return "?"
+    mark = f"${number}" if style == "numeric" else "%s"
+    if start and text[start - 1] not in _APART:
+        mark = f" {mark}"
+    if end < len(text) and text[end] not in _APART:
+        mark = f"{mark} "
+    return mark
+
+
+def _as_tuple(parameters: Any) -> tuple[Any, ...]:
+    refused = (str, bytes, bytearray, memoryview)
+    if isinstance(parameters, refused) or not isinstance(parameters, Sequence):
+        kind = type(parameters).__name__
+        raise TypeError(f"parameters must be a sequence for ?, not {kind}: pass a list")
+    return tuple(parameters)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _listed(names: Sequence[object]) -> str:
+    return ", ".join(map(repr, names))
+
+
+# As the servers do it, everything that is not ASCII may be part of a name.
+_LETTER = r"A-Za-z_\x80-\U0010ffff"
+_APART = frozenset(re.findall(rf"[^{_LETTER}0-9$]", "".join(map(chr, range(128)))))
+_WORTH_A_LOOK = re.compile(r"[?:@$#]")
+
+# Every piece below matches wherever its first characters do: nothing is tried twice.
+_PLAIN = r"'[^']*(?:'|\Z)"
+_ESCAPED = r"'[^'\\]*(?:(?:\\.?|'')[^'\\]*)*(?:'|\Z)"
+_NEXT_LINE = r"(?:[ \t\f\v]*(?:--[^\r\n]*)?[\r\n])+[ \t\f\v]*"
+
+
+@cache
+def _pattern(dialect: Dialect) -> re.Pattern[str]:
+    """One group for each kind of token, and two that `tokens` has to end itself."""
+    pieces = {
+        "string": _strings(dialect),
+        "word": rf"[{_LETTER}][{_LETTER}0-9$]*",
+        "number": rf"[0-9][{_LETTER}0-9]*",
+        "name": _names(dialect),
+        "comment": _comments(dialect),
+        "nested": r"/\*" if dialect.nested_comments else "",
+        "dollar": rf"\$(?:[{_LETTER}][{_LETTER}0-9]*)?\$" if dialect.dollar_quotes else "",
+        "escape": r"\?\?",
+        "own": _own(dialect),
+        "mark": r"\?",
+        # Not a slice, a[1:n], and not a cast, x::int.
+        "named": r":(?<![\w$\]\"):]:)[^\W\d]\w*",
+        "symbol": "|".join(map(re.escape, SYMBOLS)),
+    }
+    return re.compile("|".join(f"(?P<{k}>{v})" for k, v in pieces.items() if v), re.DOTALL)
+
+
+def _strings(dialect: Dialect) -> str:
+    if dialect.backslashes:
+        return f"{_ESCAPED}|{_ESCAPED.replace(chr(39), chr(34))}"
+    if dialect.e_strings:
+        # A string may go on in the next line, and its escapes with it: E'a'\n'b'.
+        return f"{_PLAIN}|[eE]{_ESCAPED}(?:{_NEXT_LINE}{_ESCAPED})*"
+    return _PLAIN
+
+
+def _names(dialect: Dialect) -> str:
+    pieces = []
+    if not dialect.backslashes:
+        pieces.append(r'"[^"]*(?:"|\Z)')
+    if dialect.backticks:
+        pieces.append(r"`[^`]*(?:`|\Z)")
+    if dialect.brackets:
+        pieces.append(r"\[[^\]]*(?:\]|\Z)")
+    return "|".join(pieces)
+
+
+def _comments(dialect: Dialect) -> str:
+    line = r"[^\r\n]*" if dialect.return_ends_line else r"[^\n]*"
+    space = r"(?=[\x00-\x20\x7f]|\Z)" if dialect.dash_needs_space else ""
+    pieces = [f"--{space}{line}"]
+    if dialect.hash_comments:
+        pieces.append(f"#{line}")
+    if not dialect.nested_comments:
+        pieces.append(r"/\*.*?(?:\*/|\Z)")
+    return "|".join(pieces)
+
+
+def _own(dialect: Dialect) -> str:
+    if dialect.numbered_marks:
+        return rf"\?[0-9]+|[@$#][{_LETTER}0-9$]+"
+    return r"\$[0-9]+" if dialect.dollar_quotes else ""
+
+
+def _end_of_dollar_quote(text: str, start: int, end: int) -> int:
+    quote = text[start:end]
+    found = text.find(quote, end)
+    return len(text) if found < 0 else found + len(quote)
+
+
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+
+
+def _end_of_nested_comment(text: str, position: int) -> int:
+    depth = 1
+    for edge in _COMMENT_EDGE.finditer(text, position):
+        depth += 1 if edge[0] == "/*" else -1
+        if not depth:
+            return edge.end()
+    return len(text)

@@ -1,0 +1,66 @@
+"""What is known of a statement's text: worked out once, then looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from .analysis import analyse
+from .driver import Arguments, Driver
+from .placeholders import Template, compile_template
+
+REMEMBERED = 2048  # texts for each database
+
+
+class Query:
+    """One text, analysed for one driver."""
+
+    __slots__ = ("_driver", "_named", "_positional", "control", "keyword", "text", "touches")
+
+    def __init__(self, driver: Driver, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"the statement must be a string, not {type(text).__name__}")
+        facts = analyse(text, driver.dialect)
+        self.text = text
+        self.touches = facts.touches
+        self.control = facts.control
+        self.keyword = facts.keyword
+        self._driver = driver
+        self._positional: Template | None = None
+        self._named: Template | None = None
+
+    def bind(self, parameters: Any) -> tuple[str, Arguments]:
+        """The text and the arguments for the driver."""
+        if parameters is None:
+            return self.text, None
+        template = self.template(parameters)
+        arguments = template.bind(parameters)
+        return template.text, arguments or None
+
+    def template(self, parameters: Any) -> Template:
+        if isinstance(parameters, Mapping):
+            if self._named is None:
+                self._named = self._compile(mapping=True)
+            return self._named
+        if self._positional is None:
+            self._positional = self._compile(mapping=False)
+        return self._positional
+
+    def _compile(self, *, mapping: bool) -> Template:
+        driver = self._driver
+        return compile_template(self.text, driver.dialect, driver.style, mapping=mapping)
+
+    def __repr__(self) -> str:
+        text = " ".join(self.text.split())
+        return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def queries(driver: Driver) -> Any:
+    """The cache of a database: text -> Query."""
+
+    @lru_cache(maxsize=REMEMBERED)
+    def query(text: str) -> Query:
+        return Query(driver, text)
+
+    return query

@@ -1,0 +1,93 @@
+"""Which task a statement belongs to, and which transaction it was started in."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
+
+if TYPE_CHECKING:
+    from .transaction import Transaction
+
+Task = asyncio.Task[Any]
+
+# wait_for() starts a task until 3.11.
+WAIT_FOR_STARTS_A_TASK: Final = sys.version_info < (3, 12)
+
+
+class Scope:
+    """A transaction that is open where a task is started. Weak: a context lives on with every
+    task and timer that was started in it."""
+
+    __slots__ = ("_transaction", "outer")
+
+    def __init__(self, transaction: Transaction, outer: Scope | None) -> None:
+        self._transaction = ref(transaction)
+        self.outer = outer
+
+    @property
+    def transaction(self) -> Transaction | None:
+        return self._transaction()
+
+
+scope: ContextVar[Scope | None] = ContextVar("cenote.scope", default=None)
+
+
+def enter_scope(transaction: Transaction) -> None:
+    outer = scope.get()
+    while outer is not None and _is_over(outer):
+        outer = outer.outer
+    scope.set(Scope(transaction, outer))
+
+
+def leave_scope(transaction: Transaction) -> None:
+    """If the context is the one that entered it; in another one it is over all the same."""
+    here = scope.get()
+    if here is not None and here.transaction is transaction:
+        scope.set(here.outer)
+
+
+def open_transactions() -> Iterator[Transaction]:
+    """Those in which the running task was started, the innermost first."""
+    here = scope.get()
+    while here is not None:
+        transaction = here.transaction
+        if transaction is not None and transaction.is_open:
+            yield transaction
+        here = here.outer
+
+
+def _is_over(here: Scope) -> bool:
+    transaction = here.transaction
+    return transaction is None or not transaction.is_open
+
+
+if WAIT_FOR_STARTS_A_TASK:
+    _current_tasks: dict[Any, Task] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+    _release_waiter = asyncio.tasks._release_waiter  # type: ignore[attr-defined]
+
+    def acting_task(loop: asyncio.AbstractEventLoop) -> Task | None:
+        """The running task; of a task that its parent awaits in wait_for(), the parent."""
+        task = _current_tasks.get(loop)  # current_task() is slow on 3.11
+        while task is not None and (parent := _waiting_parent(task)) is not None:
+            task = parent
+        return task
+
+    def _waiting_parent(task: Any) -> Task | None:
+        for callback, _ in task._callbacks or ():
+            if type(callback) is partial and callback.func is _release_waiter:
+                for wake_up, _ in callback.args[0]._callbacks or ():
+                    parent = getattr(wake_up, "__self__", None)
+                    if isinstance(parent, asyncio.Task):
+                        return parent
+        return None
+
+else:
+
+    def acting_task(loop: asyncio.AbstractEventLoop) -> Task | None:
+        """The running task."""
+        return asyncio.current_task(loop)

@@ -1,0 +1,263 @@
+"""Prepared statements and streams: what is open on a connection, and pins it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ..errors import PoolError, transaction_over
+from .binding import Lease, Pin
+from .driver import Arguments, Prepared
+from .query import Query
+
+if TYPE_CHECKING:
+    from .database import Database
+    from .transaction import Transaction
+
+CHUNK = 100  # rows that a stream reads at a time
+
+
+class Statement:
+    """A prepared statement; its connection is pinned until it is closed or collected."""
+
+    __slots__ = ("_lease", "_pin", "_query")
+
+    def __init__(self, lease: Lease, pin: Pin, query: Query) -> None:
+        self._lease = lease
+        self._pin = pin
+        self._query = query
+
+    @property
+    def sql(self) -> str:
+        return self._query.text
+
+    @property
+    def closed(self) -> bool:
+        return self._pin not in self._lease.pins
+
+    async def execute(self, parameters: Any = None) -> int:
+        return await self._run("execute", parameters)  # type: ignore[no-any-return]
+
+    async def execute_many(self, parameters: Iterable[Any]) -> None:
+        rows = [self._bind(each) for each in parameters]
+        if rows:
+            prepared = self._prepared()
+            await self._lease.run(
+                lambda link: prepared.execute_many(rows), self._query, pin=self._pin
+            )
+
+    async def fetch_all(self, parameters: Any = None) -> list[Any]:
+        return await self._run("fetch_all", parameters)  # type: ignore[no-any-return]
+
+    async def fetch_one(self, parameters: Any = None) -> Any:
+        return await self._run("fetch_one", parameters)
+
+    async def fetch_val(self, parameters: Any = None) -> Any:
+        return await self._run("fetch_val", parameters)
+
+    def iterate(self, parameters: Any = None) -> Stream:
+        self._prepared()
+        text, arguments = self._query.bind(parameters)
+        return Stream(self._lease.branch.database, self._query, text, arguments)
+
+    async def close(self) -> None:
+        """Harmless when it is closed, or its connection gone."""
+        lease, pin = self._lease, self._pin
+        if pin in lease.pins and lease.link is not None and lease.lost is None:
+            try:
+                await lease.run(lambda link: pin.source.close(), None, pin=pin)
+            finally:
+                lease.drop_pin(pin)
+        else:
+            lease.pins.pop(pin, None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        lease, pin = self._lease, self._pin
+        if pin in lease.pins:
+            lease.branch.post(lambda: lease.forget_pin(pin))
+
+    def __repr__(self) -> str:
+        return f"<Statement {self._query!r}{' closed' if self.closed else ''}>"
+
+    async def _run(self, name: str, parameters: Any) -> Any:
+        arguments = self._bind(parameters)
+        prepared = self._prepared()
+        return await self._lease.run(
+            lambda link: getattr(prepared, name)(arguments), self._query, pin=self._pin
+        )
+
+    def _bind(self, parameters: Any) -> Arguments:
+        return self._query.bind(parameters)[1]
+
+    def _prepared(self) -> Prepared:
+        lease = self._lease
+        if lease.lost is not None:
+            raise lease.lost.error()
+        if self._pin not in lease.pins or lease.link is None:
+            if lease.branch.database._closed:
+                raise lease.branch.gone()
+            raise PoolError(
+                f"the statement {self._query!r} is closed: close() was called, its task ended, or "
+                f"its connection was lost. Prepare it again."
+            )
+        return self._pin.source  # type: ignore[no-any-return]
+
+
+class Stream:
+    """An async iterator over rows, with aclose(); nothing happens before the first is asked for.
+
+    Outside a transaction it has a connection of its own, inside one it shares that.
+    """
+
+    __slots__ = ("_arguments", "_database", "_lease", "_over", "_owner", "_pin", "_query",
+                 "_rows", "_text")  # fmt: skip
+
+    def __init__(
+        self,
+        database: Database,
+        query: Query,
+        text: str,
+        arguments: Arguments,
+        owner: Transaction | None = None,
+    ) -> None:
+        self._database = database
+        self._query = query
+        self._text = text
+        self._arguments = arguments
+        self._owner = owner
+        self._lease: Lease | None = None
+        self._pin: Pin | None = None
+        self._rows: list[Any] = []  # read and not yet given, the last one first
+        self._over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._rows:
+            return self._rows.pop()
+        if self._over:
+            raise StopAsyncIteration
+        if self._pin is None:
+            await self._open()
+        lease, pin = self._lease, self._pin
+        assert lease is not None
+        assert pin is not None
+        if pin not in lease.pins:
+            self._over = True
+            raise self._cut_off(lease)
+        try:
+            rows = await lease.run(lambda link: pin.source.fetch(CHUNK), None, pin=pin)
+        except BaseException:
+            self._over = True
+            self._let_go(lease, pin)
+            raise
+        if not rows:
+            await self.aclose()
+            raise StopAsyncIteration
+        self._rows = list(rows)
+        self._rows.reverse()
+        return self._rows.pop()
+
+    async def aclose(self) -> None:
+        """The end, reached or not; the connection goes back."""
+        self._over = True
+        self._rows.clear()
+        lease, pin = self._lease, self._pin
+        if lease is None or pin is None or pin not in lease.pins or lease.link is None:
+            return
+        if lease.lost is not None:
+            lease.drop_pin(pin)
+            return
+        try:
+            await lease.run(lambda link: pin.source.close(), None, pin=pin)
+        finally:
+            lease.drop_pin(pin)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        lease, pin = self._lease, self._pin
+        if lease is not None and pin is not None and pin in lease.pins:
+            lease.branch.post(lambda: lease.forget_pin(pin))
+
+    async def _open(self) -> None:
+        lease = self._lease = await self._find_lease()
+        reason = f"stream is open ({self._query!r})"
+        query = self._query
+        try:
+            pin = await lease.run(
+                lambda link: self._start(lease, reason), query, transaction=self._owner
+            )
+        except BaseException:
+            self._over = True
+            raise
+        self._pin = pin
+
+    async def _start(self, lease: Lease, reason: str) -> Pin:
+        """Pinned in the very step in which it is open."""
+        link = lease.check()
+        source = await link.stream(self._text, self._arguments, self._query.keyword)
+        pin = Pin(reason, source, exclusive=not link.interleaves)
+        lease.pins[pin] = None
+        return pin
+
+    async def _find_lease(self) -> Lease:
+        branch = self._database._branch()
+        if self._owner is not None:
+            return self._owner._open_lease()
+        lease = branch.lease()
+        if lease is not None and (
+            lease.lost is not None or lease.transactions or lease.touched or lease.blocks
+            or lease.link is None or lease.link.in_transaction
+        ):  # fmt: skip
+            return lease
+        if lease is None and not self._database._pooled:
+            return await branch.bound_lease()
+        if lease is not None and not self._database._pooled:
+            return lease
+        return await branch.bound_lease(private=True)
+
+    def _let_go(self, lease: Lease, pin: Pin) -> None:
+        """After an error in mid-stream."""
+        if pin in lease.pins:
+            if lease.link is not None:
+                if lease.private:
+                    pin.source.abandon()
+                    lease.link.broken = True
+                else:
+                    lease.link.leftovers.append(pin.source)
+            lease.drop_pin(pin)
+
+    def _cut_off(self, lease: Lease) -> PoolError:
+        if lease.lost is not None:
+            return lease.lost.error()
+        if self._owner is not None and not self._owner.is_open:
+            return transaction_over()
+        if lease.branch.database._closed:
+            return lease.branch.gone()
+        return PoolError(
+            f"the stream of {self._query!r} was cut off: its task or its transaction ended, "
+            f"or its connection was lost"
+        )

@@ -1,0 +1,297 @@
+"""Transactions: blocks, savepoints, and the handle by which several tasks share one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from .. import errors
+from ..errors import PoolError, TransactionLostError
+from ..observe import logger, task_name
+from .binding import Lease
+from .driver import ISOLATIONS, Isolation
+from .scope import enter_scope, leave_scope
+from .statement import Stream
+
+if TYPE_CHECKING:
+    from .database import Database
+
+
+class Transaction:
+    """`async with db.transaction() as tx:`; inside another one it is a savepoint.
+
+    The methods of the handle may be called from any task: they run inside this transaction, one
+    at a time.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_block",
+        "_database",
+        "_entered",
+        "_isolation",
+        "_lease",
+        "_savepoint",
+        "is_open",
+        "read_only",
+    )
+
+    def __init__(self, database: Database, isolation: Any, read_only: Any) -> None:
+        self._database = database
+        self._isolation = check_isolation(isolation)
+        if not isinstance(read_only, bool):
+            raise TypeError(f"read_only must be True or False, not {read_only!r}")
+        self.read_only = read_only
+        self._lease: Lease | None = None
+        self._savepoint: str | None = None
+        self._entered = False
+        self._block = False  # of `async with`, not of begin()
+        self.is_open = False
+
+    @property
+    def task_name(self) -> str:
+        return "?" if self._lease is None else task_name(self._lease.task)
+
+    def is_of(self, branch: object) -> bool:
+        return self._lease is not None and self._lease.branch is branch
+
+    # -- begin and end ---------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        if self._entered:
+            raise RuntimeError("this transaction was used before; call db.transaction() for each")
+        branch = self._database._branch()
+        lease = await branch.bound_lease()
+        self._entered = True
+        self._lease = lease
+        try:
+            link = lease.check()
+            if lease.transactions or link.in_transaction:
+                if self._isolation is not None or self.read_only:
+                    raise ValueError(
+                        "a transaction inside another is a savepoint: isolation and read_only "
+                        "belong to the outermost one"
+                    )
+                self._savepoint = f"cenote_{len(lease.transactions) + 1}"
+                await lease.run(
+                    lambda link: link.execute(f"SAVEPOINT {self._savepoint}", None), None
+                )
+            else:
+                await lease.run(lambda link: link.begin(self._isolation, self.read_only), None)
+                if lease.link is None or lease.ended:
+                    raise branch.gone()
+        except BaseException:
+            lease.settle()
+            raise
+        self.is_open = True
+        lease.transactions.append(self)
+        lease.settle()
+        enter_scope(self)
+
+    async def commit(self) -> None:
+        lease = self._open_lease()
+        try:
+            if lease.lost is not None:
+                raise lease.lost.error()
+            self._check_top(lease)
+            if self._savepoint is None:
+                await self._commit(lease)
+            else:
+                await self._release_savepoint(lease)
+        finally:
+            self._over(lease)
+
+    async def _commit(self, lease: Lease) -> None:
+        link = lease.check()
+        if link.looks_dead():
+            error = errors.transaction_lost("rolled_back", "its connection was lost")
+            lease.drop(error)
+            raise error
+        lease.transactions.remove(self)  # so that its end is no loss
+        self.is_open = False
+        try:
+            committed = await lease.run(lambda link: link.commit(), None)
+        except Exception as error:
+            lease.lost = None
+            if lease.link is None:
+                raise errors.transaction_lost(
+                    "unknown", "its connection was lost during COMMIT"
+                ) from error
+            if link.in_transaction:  # refused, and still there
+                await self._roll_back_quietly(lease)
+            raise
+        if not committed:
+            raise errors.transaction_lost(
+                "rolled_back", "a statement in it had failed, so the server rolled back"
+            )
+
+    async def _release_savepoint(self, lease: Lease) -> None:
+        text = f"RELEASE SAVEPOINT {self._savepoint}"
+        try:
+            await lease.run(lambda link: link.execute(text, None), None)
+        except Exception:
+            if lease.link is not None and lease.lost is None:
+                await self._undo(lease)
+            raise
+
+    async def rollback(self) -> None:
+        """The whole of it, or back to its savepoint."""
+        lease = self._open_lease()
+        try:
+            if lease.link is not None and lease.lost is None:
+                self._check_top(lease)
+                await self._undo(lease)
+            elif lease.link is not None and self._savepoint is None:
+                await self._roll_back_quietly(lease)
+        finally:
+            self._over(lease)
+
+    async def _undo(self, lease: Lease) -> None:
+        if self._savepoint is not None:
+            name = self._savepoint
+            await lease.run(lambda link: link.execute(f"ROLLBACK TO SAVEPOINT {name}", None), None)
+            await lease.run(lambda link: link.execute(f"RELEASE SAVEPOINT {name}", None), None)
+        else:
+            await self._roll_back_quietly(lease)
+
+    async def _roll_back_quietly(self, lease: Lease) -> None:
+        """A connection that breaks now is rolled back by its server."""
+        if self in lease.transactions:
+            lease.transactions.remove(self)
+        lease.lost = None
+        self.is_open = False
+        try:
+            await lease.run(lambda link: link.rollback(), None)
+        except Exception as error:
+            logger.debug("%s: rollback failed: %r", lease.branch.label, error)
+            lease.drop(error)
+            lease.lost = None
+
+    def _over(self, lease: Lease) -> None:
+        self.is_open = False
+        leave_scope(self)
+        if self in lease.transactions:
+            lease.transactions.remove(self)
+        if not lease.transactions:
+            lease.lost = None
+        lease.settle()
+
+    def _check_top(self, lease: Lease) -> None:
+        if lease.transactions and lease.transactions[-1] is not self:
+            raise PoolError(
+                "another savepoint was begun inside this one and is still open: "
+                "leave blocks in the reverse order, also in tasks that share a transaction"
+            )
+
+    async def __aenter__(self) -> Self:
+        self._block = True
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self.is_open:  # rolled back inside, or the database was closed
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.rollback()
+        except TransactionLostError:
+            logger.debug("the transaction was lost before its block was left", exc_info=True)
+
+    # -- sharing ---------------------------------------------------------------------------------
+
+    def join(self) -> Join:
+        """`async with tx.join():` puts this task's plain statements into the transaction."""
+        return Join(self)
+
+    async def execute(self, sql: str, parameters: Any = None) -> int:
+        return await self._run("execute", sql, parameters)  # type: ignore[no-any-return]
+
+    async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
+        database = self._database
+        query, text, rows = database._many(sql, parameters)
+        if rows:
+            lease = self._open_lease()
+            await lease.run(lambda link: link.execute_many(text, rows), query, transaction=self)
+
+    async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
+        return await self._run("fetch_all", sql, parameters)  # type: ignore[no-any-return]
+
+    async def fetch_one(self, sql: str, parameters: Any = None) -> Any:
+        return await self._run("fetch_one", sql, parameters)
+
+    async def fetch_val(self, sql: str, parameters: Any = None) -> Any:
+        return await self._run("fetch_val", sql, parameters)
+
+    def iterate(self, sql: str, parameters: Any = None) -> Stream:
+        query = self._database._query(sql)
+        text, arguments = query.bind(parameters)
+        return Stream(self._database, query, text, arguments, owner=self)
+
+    async def _run(self, name: str, sql: str, parameters: Any) -> Any:
+        query = self._database._query(sql)
+        text, arguments = query.bind(parameters)
+        return await self._open_lease().run(
+            lambda link: getattr(link, name)(text, arguments), query, transaction=self
+        )
+
+    def _open_lease(self) -> Lease:
+        lease = self._lease
+        if lease is None or not self.is_open:
+            raise errors.transaction_over()
+        return lease
+
+
+class Join:
+    """Inside of it the task's plain statements run in the transaction of another task."""
+
+    __slots__ = ("_lease", "_task", "_transaction")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._lease: Lease | None = None
+        self._task: Any = None
+
+    async def __aenter__(self) -> Transaction:
+        lease = self._transaction._open_lease()
+        branch = lease.branch
+        task = branch.current_task()
+        present = branch.leases.get(task)
+        if present is lease:
+            return self._transaction  # its own task
+        if present is not None or task in branch.joined:
+            held = "another transaction" if present is None else present.pin_reason()
+            raise PoolError(
+                f"task {task_name(task)!r} has a connection already ({held}); "
+                f"end that before join()"
+            )
+        self._lease, self._task = lease, task
+        branch.joined[task] = self._transaction
+        return self._transaction
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.branch.joined.pop(self._task, None)
+
+
+def check_isolation(value: Any) -> Isolation | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        name = value.lower().replace("_", " ")
+        if name in ISOLATIONS:
+            return name
+    raise ValueError(f"isolation must be one of {', '.join(map(repr, ISOLATIONS))}, not {value!r}")

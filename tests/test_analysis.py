@@ -1,0 +1,487 @@
+"""What touches the session, what controls a transaction, and where statements end."""
+
+import sqlite3
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cenote.sql.analysis import Analysis, analyse
+from cenote.sql.placeholders import MYSQL, POSTGRESQL, SQLITE, Dialect
+
+DIALECTS = [POSTGRESQL, MYSQL, SQLITE]
+
+TOUCHED = {
+    POSTGRESQL: [
+        ("set search_path to x", "SET"),
+        ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SET"),
+        ("set session time zone 'UTC'", "SET"),
+        ("set role admin", "SET"),
+        ("/* a */ set -- b\n x = 1", "SET"),
+        ("select 1; set x = 1", "SET"),
+        ("set local x = 1; set y = 1", "SET"),
+        (";; ;set x = 1;", "SET"),
+        ("reset all", "RESET"),
+        ("create temp table t (a int)", "CREATE TEMPORARY"),
+        ("create temporary view v as select 1", "CREATE TEMPORARY"),
+        ("create or replace local temp view v as select 1", "CREATE TEMPORARY"),
+        ("create global temporary table t (a int)", "CREATE TEMPORARY"),
+        ("create temp sequence s", "CREATE TEMPORARY"),
+        ("explain analyze create temp table t as select 1", "CREATE TEMPORARY"),
+        ("select 1 as a into temp t", "SELECT INTO TEMPORARY"),
+        ("select 1 as a into temporary table t", "SELECT INTO TEMPORARY"),
+        ("with x as (select 1) select * into local temp t from x", "SELECT INTO TEMPORARY"),
+        ("create table pg_temp.t (a int)", "pg_temp"),
+        ("insert into pg_temp_3.t values (1)", "pg_temp_3"),
+        ('select "pg_temp" . f()', "pg_temp"),
+        ("listen a", "LISTEN"),
+        ("unlisten *", "UNLISTEN"),
+        ("prepare p as select 1", "PREPARE"),
+        ("deallocate all", "DEALLOCATE"),
+        ("execute p(1)", "EXECUTE"),
+        ("explain (analyze, costs off) execute p", "EXECUTE"),
+        ("declare c cursor with hold for select 1", "DECLARE WITH HOLD"),
+        ("load 'auto_explain'", "LOAD"),
+        ("call p()", "CALL"),
+        ("do $$ begin end $$", "DO"),
+        ("discard all", "DISCARD"),
+        ("select set_config('a.b', '1', true)", "set_config()"),
+        ("select pg_catalog.set_config ('a.b', '1', false)", "set_config()"),
+        ('select "set_config" /* ( */ (a) from t', "set_config()"),
+        ("update t set a = Set_Config('a', 'b', false)", "set_config()"),
+        ("with a as (insert into t select setseed(0.5) returning 1) select 1", "setseed()"),
+        ("explain analyze select pg_advisory_lock(1)", "pg_advisory_lock()"),
+        ("select pg_advisory_lock_shared(1)", "pg_advisory_lock_shared()"),
+        ("select pg_try_advisory_lock(?)", "pg_try_advisory_lock()"),
+        ("select pg_try_advisory_lock_shared($1)", "pg_try_advisory_lock_shared()"),
+        ("select pg_advisory_unlock(1)", "pg_advisory_unlock()"),
+        ("select pg_advisory_unlock_shared(1)", "pg_advisory_unlock_shared()"),
+        ("select pg_advisory_unlock_all()", "pg_advisory_unlock_all()"),
+        ("select dblink_connect('a')", "dblink_connect()"),
+        (
+            "select pg_replication_origin_session_setup('a')",
+            "pg_replication_origin_session_setup()",
+        ),
+        ("create function f() returns int language sql as 'select 1'; set x = 1", "SET"),
+        (
+            "create function f() returns int begin atomic select case when a then b end; "
+            "select 2; end; set x = 1",
+            "SET",
+        ),
+    ],
+    MYSQL: [
+        ("set names utf8mb4", "SET"),
+        ("set @a = 1", "SET"),
+        ("set transaction read only", "SET"),
+        ("set autocommit = 0", "SET"),
+        ("# a\nset x = 1", "SET"),
+        ("use shop", "USE"),
+        ("create temporary table t (a int)", "CREATE TEMPORARY"),
+        ("create or replace temporary table t (a int)", "CREATE TEMPORARY"),
+        ("drop temporary table t", "DROP TEMPORARY"),
+        ("select get_lock('a', 1)", "GET_LOCK()"),
+        ("select Get_Lock ('a', 1)", "GET_LOCK()"),
+        ("select release_lock('a')", "RELEASE_LOCK()"),
+        ("select release_all_locks()", "RELEASE_ALL_LOCKS()"),
+        ("select @a := 1", "user variable"),
+        ("select @a:=@a + 1 from t", "user variable"),
+        ("select 1 into @a", "user variable"),
+        ("lock tables t read", "LOCK TABLES"),
+        ("lock table t write", "LOCK TABLE"),
+        ("unlock tables", "UNLOCK TABLES"),
+        ("flush tables with read lock", "FLUSH"),
+        ("prepare p from 'select 1'", "PREPARE"),
+        ("execute p", "EXECUTE"),
+        ("deallocate prepare p", "DEALLOCATE"),
+        ("drop prepare p", "DROP PREPARE"),
+        ("call p()", "CALL"),
+        ("do sleep(1)", "DO"),
+        ("handler t open", "HANDLER"),
+        ("load data infile 'a' into table t", "LOAD"),
+        ("install plugin p soname 'x'", "INSTALL"),
+        ("begin not atomic select 1; end", "BEGIN NOT ATOMIC"),
+        ("if 1 then select 1; end if", "IF"),
+        ("update t set a = last_insert_id(a + 1)", "LAST_INSERT_ID()"),
+        ("select last_insert_id(?)", "LAST_INSERT_ID()"),
+        ("/*!40101 set names utf8 */", "version comment"),
+        ("select /*! straight_join */ 1", "version comment"),
+        ("select /*M!100100 1, */ 2", "version comment"),
+        ("xa start 'a'", "XA"),
+        ("binlog 'abc'", "BINLOG"),
+        ("change master to master_host = 'x'", "CHANGE"),
+        ("create procedure p() begin select 1; end; set @a = 1", "CREATE PROCEDURE"),
+    ],
+    SQLITE: [
+        ("pragma foreign_keys = on", "PRAGMA foreign_keys"),
+        ("pragma foreign_keys(1)", "PRAGMA foreign_keys"),
+        ("PRAGMA main.Cache_Size = -2000", "PRAGMA cache_size"),
+        ('pragma "foreign_keys" = 1', "PRAGMA foreign_keys"),
+        ("pragma cell_size_check = 1", "PRAGMA cell_size_check"),
+        ("explain pragma foreign_keys = 1", "PRAGMA foreign_keys"),
+        ("attach 'a.db' as a", "ATTACH"),
+        ("detach a", "DETACH"),
+        ("create temp table t (a)", "CREATE TEMPORARY"),
+        ("create temporary view v as select 1", "CREATE TEMPORARY"),
+        ("create temp trigger t insert on x begin select 1; end", "CREATE TEMPORARY"),
+        ("create table temp.t (a)", "temp"),
+        ("insert into Temp.t values (1)", "temp"),
+        ("create table 'temp'.t (a)", "temp"),
+        ("create table [temp] . t (a)", "temp"),
+        ("select * from sqlite_temp_master", "sqlite_temp_master"),
+        ("select load_extension('x')", "load_extension()"),
+        ("create trigger t insert on x begin select 1; end; attach 'a' as b", "ATTACH"),
+    ],
+}
+
+ORDINARY = [
+    "",
+    " ; ; ",
+    "-- set x = 1",
+    "select 1",
+    "(select 1) union (select 2)",
+    "select 'set x = 1; set_config(1, 2)', \"listen\" from t -- call p()",
+    "select reset, listen, load, execute, temp, hold from t /* do it(); */",
+    "select a.set from a where a.discard = ?",
+    "update t set x = 1",
+    "update t set prepare = :prepare where call = 1",
+    "insert into t (set_config, get_lock, load_extension) values (1, 2, 3)",
+    "insert into temp values (1)",
+    "insert into temporary (a) select 1",
+    "delete from t where use = 1",
+    "merge into temp using s on a = b when matched then update set a = 1",
+    "with a as (select 1) update t set x = 1",
+    "create table t (temp int, listen int)",
+    "create table temp (a int)",
+    "create index listen on t (a)",
+    "create view temporary as select 1",
+    "alter table t rename to temp",
+    "drop table temp",
+    "explain select 1",
+    "values (1), (2)",
+    "show tables",
+    "savepoint a",
+    "release a",
+    "select 1; select 2; update t set x = 1",
+    "begin; update t set x = 1; commit",
+]
+
+UNTOUCHED = {
+    POSTGRESQL: [
+        *ORDINARY,
+        "set local x = 1",
+        "set transaction isolation level serializable",
+        "set constraints all deferred",
+        "prepare transaction 'a'",
+        "commit prepared 'a'",
+        "declare c cursor without hold for select 1",
+        "declare c cursor for select 1",
+        "select pg_advisory_xact_lock(1), pg_try_advisory_xact_lock_shared(2)",
+        "select current_setting('x'), my_set_config(1)",
+        "select $$ set_config(1) $$, $a$ ; set x = 1 $a$",
+        "select E'\\'; set x = 1'",
+        "select 'a' as \"; set x = 1\"",
+        "/* /* */ ; set x = 1 */ select 1",
+        "create function f() returns int language plpgsql as $$ begin set x = 1; end $$",
+        "create function f() returns int begin atomic select 1; end",
+        "create or replace procedure p() begin atomic insert into t values (1); end",
+        "create rule r as on insert to t do also (delete from a; delete from b)",
+        "explain (analyze, buffers) select 1",
+        "notify a, 'set'",
+        "copy t from stdin",
+        "lock table t",
+        "truncate t",
+        "refresh materialized view v",
+    ],
+    MYSQL: [
+        *ORDINARY,
+        "select last_insert_id()",
+        "select last_insert_id ( )",
+        "select @a, @@version",
+        "select 'a\\'; set x = 1'",
+        "select `; set x = 1`",
+        "select 1 # ; set x = 1",
+        "select /*+ set_var(x = 1) */ 1",
+        "select if(a, b, c) from t",
+        "replace into t set a = 1",
+        "insert into t set a = 1 on duplicate key update a = 2",
+        "explain for connection 5",
+        "create procedure p() select 1",
+        "create definer = 'a'@'%' view event as select 1",
+        "start slave",
+        "truncate table t",
+    ],
+    SQLITE: [
+        *ORDINARY,
+        "pragma foreign_keys",
+        "pragma main.table_info(t)",
+        "pragma table_info = t",
+        "pragma table_xinfo('t')",
+        "pragma index_list(t)",
+        "pragma foreign_key_check(t)",
+        "pragma integrity_check(1)",
+        "pragma wal_checkpoint(truncate)",
+        "pragma optimize(0x10002)",
+        "select * from pragma_table_info('t')",
+        "select 'sqlite_temp_master', 'temp', temp, main.temp.a from temp",
+        "select [; attach 'a' as b]",
+        "create trigger t insert on x begin select 1; update x set a = 1; end",
+        "explain query plan select 1",
+        "vacuum",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "reason"),
+    [(dialect, text, reason) for dialect, rows in TOUCHED.items() for text, reason in rows],
+)
+def test_what_touches_the_session(dialect: Dialect, text: str, reason: str) -> None:
+    assert analyse(text, dialect).touches == reason
+    assert analyse(f"{text};", dialect).touches == reason
+    assert analyse(f"select 1;\n{text}", dialect).touches == reason
+    assert analyse(f"{text}; select 1", dialect).touches == reason
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [(dialect, text) for dialect, texts in UNTOUCHED.items() for text in texts],
+)
+def test_what_does_not(dialect: Dialect, text: str) -> None:
+    assert analyse(text, dialect).touches is None
+    assert analyse(f"{text};\n", dialect).touches is None
+    assert analyse(text.upper(), dialect).touches is None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
+    ("text", "control"),
+    [
+        ("begin", "begin"),
+        ("BEGIN;", "begin"),
+        ("-- a\nbegin", "begin"),
+        ("start transaction", "begin"),
+        ("commit", "commit"),
+        ("commit work", "commit"),
+        ("rollback", "rollback"),
+        ("rollback work", "rollback"),
+        ("rollback transaction", "rollback"),
+        ("rollback to a", None),
+        ("rollback to savepoint a", None),
+        ("rollback transaction to savepoint a", None),
+        ("savepoint a", None),
+        ("release savepoint a", None),
+        ("select 1", None),
+        ("select 'begin'; -- commit", None),
+        ("", None),
+        ("begin; select 1", "begin"),
+        ("begin; select 1; commit", "commit"),
+        ("commit; begin", "begin"),
+        ("begin; rollback to a", "begin"),
+        ("rollback; select 1;", "rollback"),
+        ("create table begin (a int)", None),
+    ],
+)
+def test_the_last_control_of_a_transaction_counts(
+    dialect: Dialect, text: str, control: str | None
+) -> None:
+    assert analyse(text, dialect).control == control
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "control"),
+    [
+        (POSTGRESQL, "begin isolation level serializable", "begin"),
+        (POSTGRESQL, "end", "commit"),
+        (POSTGRESQL, "abort", "rollback"),
+        (POSTGRESQL, "commit and chain", "commit"),
+        (POSTGRESQL, "prepare transaction 'a'", "commit"),
+        (POSTGRESQL, "commit prepared 'a'", None),
+        (POSTGRESQL, "rollback prepared 'a'", None),
+        (POSTGRESQL, "prepare p as select 1", None),
+        (POSTGRESQL, "create function f() returns int begin atomic select 1; end", None),
+        (
+            POSTGRESQL,
+            "create function f() returns int begin atomic select 1; end; commit",
+            "commit",
+        ),
+        (POSTGRESQL, "do $$ begin commit; end $$", None),
+        (MYSQL, "begin work", "begin"),
+        (MYSQL, "start transaction with consistent snapshot", "begin"),
+        (MYSQL, "start slave", None),
+        (MYSQL, "begin not atomic select 1; commit; end", None),
+        (MYSQL, "create procedure p() begin commit; begin end; rollback; end", None),
+        (MYSQL, "create definer=a@localhost procedure p() begin commit; end", None),
+        (MYSQL, "create or replace definer = current_user() trigger t begin x; commit; end", None),
+        (MYSQL, "create event e on schedule every 1 day do begin commit; end", None),
+        (MYSQL, "alter event e do begin select 1; commit; end", None),
+        (MYSQL, "create /*!50017 definer=a@b */ trigger t begin select 1; commit; end", None),
+        (MYSQL, "create definer=a@b view v as select event from t; commit", "commit"),
+        (MYSQL, "xa commit 'a'", None),
+        (SQLITE, "begin immediate", "begin"),
+        (SQLITE, "end transaction", "commit"),
+        (SQLITE, "create trigger t insert on x begin select 1; end", None),
+        (SQLITE, "create trigger t insert on x begin select 1; end; end", "commit"),
+        (SQLITE, "create temp trigger if not exists t insert on x begin select 1; end;", None),
+    ],
+)
+def test_control_in_one_database(dialect: Dialect, text: str, control: str | None) -> None:
+    assert analyse(text, dialect).control == control
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
+    ("text", "keyword", "statements"),
+    [
+        ("", "", 0),
+        (" ;; -- select\n;", "", 0),
+        ("select 1", "SELECT", 1),
+        ("select 1;", "SELECT", 1),
+        ("((select 1))", "SELECT", 1),
+        (";Insert into t values (';'); select ';' /* ; */;;", "INSERT", 2),
+        ("/* a */ " * 30 + "with a as (select 1) select 1", "WITH", 1),
+        ("? 1", "", 1),
+        ("'select'; select 1", "", 2),
+    ],
+)
+def test_the_first_keyword_and_the_number_of_statements(
+    dialect: Dialect, text: str, keyword: str, statements: int
+) -> None:
+    found = analyse(text, dialect)
+    assert (found.keyword, found.statements) == (keyword, statements)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "statements"),
+    [
+        (POSTGRESQL, "select $$;$$; select 1", 2),
+        (POSTGRESQL, "create function f() begin atomic select 1; select 2; end; select 1", 2),
+        (POSTGRESQL, "create function f() begin atomic select case a when b then c end; end", 1),
+        (POSTGRESQL, "create rule r as on insert to t do (select 1; select 2); select 1", 2),
+        (MYSQL, "select 'a\\';'; select 1", 2),
+        (MYSQL, "create procedure p() begin select 1; select 2; end", 1),
+        (MYSQL, "/*! set x = 1 */", 1),
+        (SQLITE, "create trigger t insert on x begin select 1; select 2; end; select 1", 2),
+        (SQLITE, "create trigger t insert on x begin select case 1 when 1 then 2 end; end", 1),
+    ],
+)
+def test_semicolons_that_end_no_statement(dialect: Dialect, text: str, statements: int) -> None:
+    assert analyse(text, dialect).statements == statements
+
+
+def test_an_unknown_dialect_has_the_rules_of_postgresql() -> None:
+    assert analyse("set x = 1", Dialect("other")) == Analysis("SET", None, "SET", 1)
+
+
+# Texts made of statements whose meaning is known.
+
+HIDING = {
+    POSTGRESQL: [
+        "'{}'",
+        '"{}"',
+        "$${}$$",
+        "$a${}$a$",
+        "/*{}*/",
+        "/* /*{}*/ {} */",
+        "--{}\n",
+        "E'{}'",
+    ],
+    MYSQL: ["'{}'", '"{}"', "`{}`", "/* {}*/", "-- {}\n", "#{}\n", "'\\'{}'"],
+    SQLITE: ["'{}'", '"{}"', "`{}`", "[{}]", "/*{}*/", "--{}\n"],
+}
+HARMFUL = {
+    POSTGRESQL: ["set x = 1", "listen a", "select set_config(1)", "commit", "create temp table t"],
+    MYSQL: ["set x = 1", "use a", "select get_lock(1)", "commit", "create temporary table t"],
+    SQLITE: [
+        "attach a",
+        "pragma a = 1",
+        "select load_extension(a)",
+        "commit",
+        "create temp table t",
+    ],
+}
+
+
+@given(st.data())
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_what_is_quoted_does_nothing_and_what_is_not_counts(
+    dialect: Dialect, data: st.DataObject
+) -> None:
+    harmful = st.sampled_from(HARMFUL[dialect])
+    hidden = st.builds(
+        lambda form, text: form.replace("{}", f"; {text};"),
+        st.sampled_from(HIDING[dialect]),
+        harmful,
+    )
+    statements = data.draw(
+        st.lists(st.lists(hidden, max_size=3).map(lambda parts: " ".join(["select 1", *parts])))
+    )
+    text = ";".join(statements)
+    assert analyse(text, dialect) == Analysis(
+        None, None, "SELECT" if statements else "", len(statements)
+    )
+
+    at = data.draw(st.integers(0, len(statements)))
+    shown = data.draw(harmful)
+    statements.insert(at, shown)
+    found = analyse(" ;".join(statements), dialect)
+    assert (found.touches is None) == (shown == "commit")
+    assert (found.control == "commit") == (shown == "commit")
+    assert found.statements == len(statements)
+
+
+WORDS = [
+    *["select", "create", "or", "replace", "temp", "temporary", "function", "trigger", "definer"],
+    *["explain", "analyze"],
+    *["set", "begin", "atomic", "end", "case", "pragma", "into", "with", "hold", "declare", "to"],
+    *["set_config", "last_insert_id", "pg_temp", "a", "1", "?", ":a", "'", '"', "`", "$$", "/*"],
+    *["*/", "/*!", "--", "\n", " ", "(", ")", ";", ".", "=", ":=", "@", "[", "]", "\\", "é", "\0"],
+]
+
+
+@given(
+    st.text() | st.lists(st.sampled_from(WORDS)).map(" ".join) | st.lists(st.text()).map(";".join)
+)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_any_text_has_an_analysis(dialect: Dialect, text: str) -> None:
+    found = analyse(text, dialect)
+    assert found.statements >= (1 if found.keyword or found.touches or found.control else 0)
+
+
+@pytest.mark.parametrize("opening", ["", "create function f() begin atomic ", "explain "])
+def test_long_texts_take_no_long_time(opening: str) -> None:
+    for piece in [*WORDS, "begin;", "(;", "; end", "create function;", "a.", "create trigger t;"]:
+        text = opening + f"{piece} " * (50_000 // len(piece))
+        for dialect in DIALECTS:
+            start = time.process_time()
+            analyse(text, dialect)
+            assert time.process_time() - start < 1.5  # usual: 0.03; quadratic: minutes
+
+
+# What SQLite makes of it.
+
+
+CONTROLS = [
+    *["begin", "begin immediate", "commit", "end", "rollback", "savepoint s", "select 1"],
+    *["rollback to s", "rollback transaction to savepoint s", "insert into t values (1)"],
+]
+
+
+@given(st.lists(st.sampled_from(CONTROLS)))
+def test_sqlite_is_in_a_transaction_when_the_last_control_says_so(statements: list[str]) -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        connection.execute("create table t (a)")
+        for statement in statements:
+            before = connection.in_transaction
+            try:
+                connection.execute(statement)
+            except sqlite3.OperationalError:
+                continue
+            control = analyse(statement, SQLITE).control
+            expected = {"begin": True, "commit": False, "rollback": False}.get(
+                control or "", before or statement == "savepoint s"
+            )
+            assert connection.in_transaction == expected
+    finally:
+        connection.close()
