@@ -15,7 +15,7 @@ ROWS = [
     {"errors", "states", "hooks", "options", "caller"},
     {"_core"},
     {"observe", "breaker", "maintenance", "pool"}
-    | {"bound", "fork", "lifecycle", "runtime", "waiting", "work"},
+    | {"bound", "deadlines", "fork", "lifecycle", "runtime", "waiting", "work"},
     {"sql"},
     {"drivers"},
     {"__init__"},

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 from . import errors, fork
 from ._core import Claim, Core, Front, Slot
 from .breaker import CircuitBreakerStrategy
+from .deadlines import Deadlines
 from .hooks import is_async
 from .maintenance import Maintenance
 from .observe import PoolEvent, Subscription, Totals, logger, task_name
@@ -42,6 +43,7 @@ class Bound(Front[T], Generic[T]):
         )
         self._context = copy_context()  # of the constructor: factories run in copies of it
         self._subscribers: tuple[Subscription, ...] = ()
+        self._deadlines = Deadlines()
         self._acquire_timeout = settings.acquire_timeout
         self._hold_warning = settings.hold_warning
         self._totals = Totals()
@@ -148,6 +150,7 @@ class Bound(Front[T], Generic[T]):
             self._loop,
             self._changes,
             self._drain_timer,
+            self._deadlines,
         )
         core.disown()
         self._core = self._new_core()
@@ -157,6 +160,7 @@ class Bound(Front[T], Generic[T]):
         if core.phase is Phase.CLOSED or core.phase is Phase.DRAINING:
             self._core.move("close")
         self._works, self._creations, self._changes = set(), {}, []
+        self._deadlines = Deadlines()
         self._totals = Totals()
         self._closing, self._shut_over, self._closed_sent = None, False, False
         self._openers, self._closers = [], []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
 from math import inf
@@ -90,8 +90,8 @@ class Runtime(Bound[T]):
             waited = claim.since - claim.began
             self._emit("acquired", slot.resource, claim.task, duration=waited)
 
-    async def _obtain(self, claim: Claim, slot: Slot | None, verdict: Any) -> T:
-        return await Waiting(self, claim).obtain(slot, verdict)  # type: ignore[no-any-return]
+    def _obtain(self, claim: Claim, slot: Slot | None, verdict: Any) -> Coroutine[Any, Any, T]:
+        return Waiting(self, claim).obtain(slot, verdict)
 
     def _fail(self, claim: Claim, error: BaseException) -> None:
         """The claim ends with this error; what it was handed goes to the next."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import errors
 from ._core import Claim, Slot
@@ -21,6 +20,11 @@ from .work import LONGEST, Work
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+
+
+# Looked up for every wait.
+ASKING, WAITING, FAILED = ClaimState.ASKING, ClaimState.WAITING, ClaimState.FAILED
+OPENING, CLOSED = SlotState.OPENING, Phase.CLOSED
 
 
 class Waiting:
@@ -34,7 +38,7 @@ class Waiting:
         self.failures = pool._factory_failures  # before this wait
         self.inspection: Work | None = None
         self._future: asyncio.Future[None] | None = None  # while it is suspended
-        self._timer: asyncio.TimerHandle | None = None  # its deadline, from the first suspension
+        self._timer: list[Any] | None = None  # its deadline, from the first suspension
         claim.waiting = self
         timeout = claim.timeout
         if timeout is not None and timeout > 0:
@@ -46,31 +50,43 @@ class Waiting:
         try:
             while True:
                 fresh = False
-                if slot is None and claim.state is ClaimState.ASKING:
+                if slot is None and claim.state is ASKING:
                     slot = self._reach()
                 if slot is None:
-                    if claim.state is ClaimState.WAITING:
-                        await self._suspend()
+                    if claim.state is WAITING:
+                        try:
+                            await self._future_of_wait()
+                        except BaseException as error:
+                            self._interrupted(error)
+                            raise
+                        self._future = None
                     slot = self._granted()
                     fresh = slot.fresh  # made for whoever waits: not shown to before_acquire
-                if slot.state is SlotState.OPENING:
+                if slot.state is OPENING:
                     usable = self._make(slot)
                 elif fresh:
                     usable = True
                 else:
-                    usable = await self._approve(slot, verdict)
+                    if verdict is None:
+                        verdict = self._show(slot)
+                    usable = verdict is not False
+                    if usable and verdict is not True and is_awaitable(verdict):
+                        usable = await self._inspect(slot, verdict)
                 if usable:
-                    self._check_revoked(slot)
-                    self._stop_timer()
+                    if claim.state is FAILED or pool._core.phase is CLOSED:
+                        self._revoked(slot)
+                    if self._timer is not None:
+                        self._stop_timer()
                     now = pool._time()
                     resource = slot.resource  # a subscriber may discard it
                     pool._core.hold(claim, slot, now, now - claim.began)
                     claim.waiting = None  # no cycle
-                    pool._held(claim, slot)
+                    if pool._subscribers or pool._hold_warning is not None:
+                        pool._held(claim, slot)
                     return resource
                 slot = verdict = None
         except GeneratorExit:
-            raise  # _suspend has seen to it, now or as soon as it is safe
+            raise  # _interrupted has seen to it, now or as soon as it is safe
         except BaseException:
             self._give_up()
             claim.waiting = None  # no cycle
@@ -98,7 +114,8 @@ class Waiting:
         core.wait(self.claim)
         if pool._subscribers:
             pool._emit("waiting", task=self.claim.task)
-        pool._advance()
+        if core.idle_count or core.total < core.max_size:
+            pool._advance()
         return None
 
     def _granted(self) -> Slot:
@@ -113,15 +130,13 @@ class Waiting:
         assert slot is not None
         return slot
 
-    def _check_revoked(self, slot: Slot) -> None:
-        """A hook may have closed the pool or opened the breaker in the very step it accepted."""
+    def _revoked(self, slot: Slot) -> NoReturn:
+        """A hook has closed the pool or opened the breaker in the very step it accepted."""
         pool = self._pool
-        if self.claim.state is ClaimState.FAILED:
-            pool._settle(slot)
+        pool._settle(slot)
+        if self.claim.state is FAILED:
             self._granted()
-        elif pool._core.phase is Phase.CLOSED:
-            pool._settle(slot)
-            raise errors.closed(pool._name)
+        raise errors.closed(pool._name)
 
     def _make(self, slot: Slot) -> bool:
         """Use the permit. False: the factory turned out to be async, and goes on without us."""
@@ -158,22 +173,24 @@ class Waiting:
 
     # -- before_acquire --------------------------------------------------------------------------
 
-    async def _approve(self, slot: Slot, verdict: Any) -> bool:
-        """Show the slot to before_acquire. False: it was rejected, and is destroyed."""
+    def _show(self, slot: Slot) -> Any:
+        """What before_acquire says of the slot. False: it was rejected, and is destroyed."""
+        pool = self._pool
+        if slot.expires_at <= pool._time():
+            self._ask_on(partial(pool._destroy, slot, "max_lifetime"))
+            return False
+        try:
+            verdict = pool._ask_before_acquire(slot)
+        except BaseException as error:
+            self._ask_on(partial(pool._refuse, slot, error))
+            return False
+        if verdict is False:
+            self._ask_on(partial(pool._refuse, slot, None))
+        return verdict
+
+    async def _inspect(self, slot: Slot, verdict: Any) -> bool:
+        """Wait for an async before_acquire. False: it rejected the slot, which is destroyed."""
         pool, claim = self._pool, self.claim
-        if verdict is None:
-            if slot.expires_at <= pool._time():
-                self._ask_on(partial(pool._destroy, slot, "max_lifetime"))
-                return False
-            try:
-                verdict = pool._ask_before_acquire(slot)
-            except BaseException as error:
-                self._ask_on(partial(pool._refuse, slot, error))
-                return False
-        if not is_awaitable(verdict):
-            if verdict is False:
-                self._ask_on(partial(pool._refuse, slot, None))
-            return verdict is not False
         if claim.state is ClaimState.ASKING:
             pool._core.reserve(claim, slot)
         claim.slot = None
@@ -185,7 +202,12 @@ class Waiting:
             work.cut(asyncio.CancelledError())
         elif not work.finished:
             self.inspection = work
-            await self._suspend()
+            try:
+                await self._future_of_wait()
+            except BaseException as error:
+                self._interrupted(error)
+                raise
+            self._future = None
         if claim.state is ClaimState.FAILED:
             self._granted()
         if accepted[0]:
@@ -219,24 +241,24 @@ class Waiting:
 
     # -- suspending ------------------------------------------------------------------------------
 
-    async def _suspend(self) -> None:
-        """Until granted, failed, or inspected; left by cancellation, everything is passed on."""
-        loop = self._pool._loop
+    def _future_of_wait(self) -> asyncio.Future[None]:
+        """Done when granted, failed, or inspected; not awaited in a coroutine of its own, which
+        every resumption would have to pass through."""
+        pool, deadline = self._pool, self.claim.deadline
+        loop = pool._loop
         assert loop is not None
-        self._future = loop.create_future()
-        if self.claim.deadline is not None and self._timer is None:
-            # In an empty context: a cancelled timer lives on in the loop, and its context with it.
-            self._timer = loop.call_at(self.claim.deadline, self._expire, context=Context())
-        try:
-            await self._future
-        except BaseException as error:
-            if isinstance(error, GeneratorExit):
-                self._pool._from_finalizer(self._cancelled)
-            else:
-                self._cancelled()
-            raise
-        finally:
-            self._future = None
+        self._future = future = loop.create_future()
+        if deadline is not None and self._timer is None:
+            self._timer = pool._deadlines.add(loop, deadline, self._expire)
+        return future
+
+    def _interrupted(self, error: BaseException) -> None:
+        """While suspended: everything is passed on."""
+        self._future = None
+        if isinstance(error, GeneratorExit):
+            self._pool._from_finalizer(self._cancelled)
+        else:
+            self._cancelled()
 
     def _cancelled(self) -> None:
         if self.claim.state not in (ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED):
@@ -258,7 +280,7 @@ class Waiting:
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._pool._deadlines.remove(self._timer)
             self._timer = None
 
     def wake(self) -> None:
