@@ -38,7 +38,7 @@ matrix:
 
 bench:
 	@scripts/venv.sh .venv '$(PYTHON)' bench
-	@scripts/servers.sh postgresql
+	@scripts/servers.sh postgresql mariadb
 	@.venv/bin/python -m benchmarks $(ARGS)
 
 sanitize:

@@ -11,19 +11,41 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from tests.servers import PostgresServer
+from tests.servers import MariaDBServer, PostgresServer
 
 import cenote
 
-from . import databases, handlers, memory, throughput, uncontended, waiters
+from . import databases, handlers, memory, statements, throughput, uncontended, waiters
 from .measure import FULL, QUICK, Goal, Samples, Scale
 
 Report = dict[str, Samples]
 
+# With a class, the drivers that are measured on it.
+SERVERS: list[tuple[Any, tuple[str, ...]]] = [
+    (PostgresServer, ("asyncpg", "psycopg")),
+    (MariaDBServer, ("asyncmy",)),
+]
 
-async def run(scale: Scale, url: str | None) -> tuple[Report, list[Goal]]:
-    """`url`: of a PostgreSQL, or None if there is none."""
+
+async def run(scale: Scale, urls: dict[str, str], only: str | None) -> tuple[Report, list[Goal]]:
+    """`urls`: of the servers that there are, by the name of a driver."""
+    if only == "statements":
+        goals: list[Goal] = []
+        report = Report()
+    else:
+        report, goals = await run_pools(scale, urls.get("asyncpg"))
+    if only in (None, "statements"):
+        tables, more, report["statements"] = await statements.run(scale, urls)
+        goals += more
+        for table in tables:
+            print(f"{table}\n", flush=True)
+    print(f"{Goal.table(goals)}\n", flush=True)
+    return report, goals
+
+
+async def run_pools(scale: Scale, url: str | None) -> tuple[Report, list[Goal]]:
     table, goals, alone = await uncontended.run(scale)
     print(f"{table}\n", flush=True)
     report = {"uncontended": alone}
@@ -44,30 +66,36 @@ async def run(scale: Scale, url: str | None) -> tuple[Report, list[Goal]]:
     print(f"{table}\n", flush=True)
     resources, tasks, report["memory"] = await memory.run(scale)
     print(f"{resources}\n\n{tasks}\n", flush=True)
-    print(f"{Goal.table(goals)}\n", flush=True)
     return report, goals
 
 
 @contextmanager
-def database(scale: Scale) -> Iterator[str | None]:
-    """The address of a PostgreSQL of our own; if there can be none, says why."""
-    reason = "--quick starts no server" if scale is QUICK else databases.missing()
+def servers(scale: Scale) -> Iterator[dict[str, str]]:
+    """The addresses of servers of our own; if there can be none, says why."""
+    urls: dict[str, str] = {}
     with ExitStack() as stack:
-        url = None
-        if reason is None:
-            try:
-                url = stack.enter_context(PostgresServer()).url
-            except (OSError, subprocess.SubprocessError) as error:
-                reason = str(error)
-        if url is None:
-            print(f"Skipped: psycopg_pool and asyncpg, because {reason}.\n", flush=True)
-        yield url
+        for server, drivers in SERVERS:
+            reason = "--quick starts no server" if scale is QUICK else server.missing()
+            for driver in drivers:
+                reason = reason or statements.missing(driver)
+            if reason is None:
+                try:
+                    address = stack.enter_context(server()).tcp_url()
+                    urls |= dict.fromkeys(drivers, address)
+                except (OSError, subprocess.SubprocessError) as error:
+                    reason = str(error)
+            if reason is not None:
+                print(f"Skipped: {' and '.join(drivers)}, because {reason}.\n", flush=True)
+        if "psycopg" in urls:
+            urls["psycopg"] = urls["psycopg"].replace("postgresql://", "postgresql+psycopg://")
+        yield urls
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
+    parser.add_argument("--only", choices=["pools", "statements"], help="half of it")
     options = parser.parse_args()
     scale = QUICK if options.quick else FULL
 
@@ -83,8 +111,8 @@ def main() -> int:
         f"{machine['implementation']} {machine['python']}, {machine['system']}\n"
     )
     began = time.perf_counter()
-    with database(scale) as url:
-        samples, goals = asyncio.run(run(scale, url))
+    with servers(scale) as urls:
+        samples, goals = asyncio.run(run(scale, urls, options.only))
     seconds = time.perf_counter() - began
     print(f"Medians of {scale.rounds} or more interleaved rounds, in {seconds:.0f} s.")
     print("The garbage collector is off while something is measured.")

@@ -60,6 +60,7 @@ class Goal:
     limit: float
     measured: float | None
     at_least: bool = False
+    unit: str = "x"
 
     @property
     def mark(self) -> str:
@@ -68,12 +69,15 @@ class Goal:
         kept = self.measured >= self.limit if self.at_least else self.measured <= self.limit
         return "PASS" if kept else "under" if self.at_least else "over"
 
+    def show(self, value: float) -> str:
+        return times(value) if self.unit == "x" else f"{value:.1f}{self.unit}"
+
     @staticmethod
     def table(goals: "Sequence[Goal]") -> Table:
-        result = Table("Goals of the native core", ["", "measured", "goal", ""])
+        result = Table("Goals", ["", "measured", "goal", ""])
         for goal in goals:
-            measured = "-" if goal.measured is None else times(goal.measured)
-            limit = f"{'at least' if goal.at_least else 'at most'} {times(goal.limit)}"
+            measured = "-" if goal.measured is None else goal.show(goal.measured)
+            limit = f"{'at least' if goal.at_least else 'at most'} {goal.show(goal.limit)}"
             result.rows.append([goal.what, measured, limit, goal.mark])
         return result
 

@@ -29,13 +29,14 @@ from .postgresql import (
     affected,
     begin_statement,
     is_demotion,
+    seconds,
     server_options,
 )
 
 try:
     import psycopg
     from psycopg.pq import Conninfo, ConnStatus, TransactionStatus
-    from psycopg.rows import no_result
+    from psycopg.rows import no_result, tuple_row
 except ImportError:
     raise missing("psycopg", "psycopg") from None
 
@@ -82,7 +83,9 @@ class PsycopgLink(Link):
         return await cursor.fetchone() if cursor.description is not None else None
 
     async def fetch_val(self, text: str, arguments: Arguments) -> Any:
-        row = await self.fetch_one(text, arguments)
+        statement: Any = text
+        cursor = await self.raw.cursor(row_factory=tuple_row).execute(statement, arguments)
+        row = await cursor.fetchone() if cursor.description is not None else None
         return None if row is None else row[0]
 
     async def _run(self, text: Any, arguments: Arguments, prepare: bool | None = None) -> Any:
@@ -203,6 +206,7 @@ class PsycopgDriver(Driver):
     dialect: ClassVar[Dialect] = POSTGRESQL
     style: ClassVar[Style] = "format"
     capabilities: ClassVar[frozenset[str]] = CAPABILITIES
+    reserved: ClassVar[tuple[str, ...]] = ("autocommit",)
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -212,6 +216,8 @@ class PsycopgDriver(Driver):
         arguments = server_options(target, options)
         if "database" in arguments:
             arguments["dbname"] = arguments.pop("database")
+        if "connect_timeout" in options:
+            seconds("connect_timeout", options["connect_timeout"])
         if target.hosts:
             options["host"] = ",".join(name for name, _ in target.hosts)
             options["port"] = ",".join(str(port or 5432) for _, port in target.hosts)
