@@ -27,6 +27,7 @@ from .postgresql import (
     affected,
     begin_statement,
     is_demotion,
+    seconds,
     server_options,
 )
 
@@ -72,8 +73,8 @@ class AsyncpgLink(Link):
 
     @property
     def in_transaction(self) -> bool:
-        raw = self.raw
-        return not raw.is_closed() and raw.is_in_transaction()
+        protocol = self.raw._protocol  # None once it is closed
+        return protocol is not None and protocol.is_in_transaction()
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         return affected(await self.raw.execute(text, *(arguments or ())))
@@ -200,9 +201,10 @@ class AsyncpgDriver(Driver):
         if "target_session_attrs" in options:
             self._arguments["target_session_attrs"] = options["target_session_attrs"]
         if "connect_timeout" in options:
-            self._arguments["timeout"] = float(options["connect_timeout"])
+            self._arguments["timeout"] = seconds("connect_timeout", options["connect_timeout"])
         if "command_timeout" in options:
-            self._arguments["command_timeout"] = float(options["command_timeout"])
+            limit = seconds("command_timeout", options["command_timeout"])
+            self._arguments["command_timeout"] = limit
         settings = {
             name: options[name]
             for name in ("application_name", "options", "client_encoding")

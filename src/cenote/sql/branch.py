@@ -15,7 +15,7 @@ from ..hooks import is_awaitable
 from ..observe import logger, task_name
 from ..pool import Pool
 from .binding import Lease
-from .driver import Driver, Link
+from .driver import Arguments, Driver, Link
 from .query import Query
 from .scope import acting_task, open_transactions, scope
 
@@ -42,6 +42,9 @@ class Branch:
         self.links: set[Link] = set()  # all that are open
         self.epoch = 0  # counted up when a connection is lost: the others are suspect
         self.over = False
+        self._time = loop.time
+        self._ping_after_idle = database._ping_after_idle
+        self._reset_always = database._reset == "always"
         self._guard: AsyncGenerator[None, None] | None = None
         self.pool: Pool[Link] = Pool(
             self._connect,
@@ -104,17 +107,21 @@ class Branch:
     def _before_acquire(self, link: Link) -> Any:
         if link.broken or link.looks_dead():
             return False
-        idle = self.loop.time() - link.quiet_since
-        if link.epoch != self.epoch or idle > self.database._ping_after_idle:
+        idle = self._time() - link.quiet_since
+        if link.epoch != self.epoch or idle > self._ping_after_idle:
             return self._ping(link)
         return True
 
     def _before_release(self, link: Link) -> Any:
+        if link.clean:  # it was looked at this very moment
+            link.clean = False
+            link.quiet_since = self._time()
+            return True
         if link.broken:
             return False
-        always = self.database._reset == "always"
+        always = self._reset_always
         if not (link.touched or link.leftovers or always or link.in_transaction):
-            link.quiet_since = self.loop.time()
+            link.quiet_since = self._time()
             return True
         return self._clean(link, always)
 
@@ -206,12 +213,10 @@ class Branch:
     async def run(self, name: str, query: Query, parameters: Any) -> Any:
         """One statement of the running task, by the name of the link's method."""
         text, arguments = query.bind(parameters)
-        lease = self.lease()
-        if lease is not None:
-            if lease.lost is not None and query.control == "rollback":
-                await self.database.rollback()
-                return 0
-            return await lease.run(lambda link: getattr(link, name)(text, arguments), query)
+        if self.leases or self.joined or scope.get() is not None:
+            lease = self.lease()
+            if lease is not None:
+                return await self._run_on(lease, name, query, text, arguments)
         claim = self.pool.acquire()
         link = await claim
         try:
@@ -222,10 +227,19 @@ class Branch:
             self._failed(link, claim, query, error)
             raise
         if query.touches is None and not link.in_transaction:
+            link.clean = not self._reset_always
             self.pool.release(link)
         else:
             self._keep(link, claim, query)
         return result
+
+    async def _run_on(
+        self, lease: Lease, name: str, query: Query, text: str, arguments: Arguments
+    ) -> Any:
+        if lease.lost is not None and query.control == "rollback":
+            await self.database.rollback()
+            return 0
+        return await lease.run(lambda link: getattr(link, name)(text, arguments), query)
 
     async def _run_again(
         self, link: Link, claim: Any, name: str, query: Query, parameters: Any
