@@ -332,6 +332,140 @@ def test_strange_use_of_the_internals_does_not_crash():
 
 # The module is loaded again beside the first one, used, and dropped, alone and in cycles with what
 # it made. In a sanitizer's build this also shows that nothing looks at a module that is gone.
+async def step(acquire):
+    """The end of an acquire that is ready, as whoever drives it by hand sees it."""
+    try:
+        next(acquire.__await__())
+    except StopIteration as stop:
+        return stop
+    raise AssertionError("it was not ready")
+
+
+@pytest.mark.parametrize("resource", [Thing(), (1, 2), (), ValueError("no")], ids=repr)
+async def test_an_acquire_gives_the_very_resource_every_time(make_pool, resource):
+    pool = make_pool(lambda: resource, max_size=1)
+    for _ in range(3):
+        async with pool.acquire() as given:
+            assert given is resource
+        assert await pool.acquire() is resource
+        pool.release(resource)
+        stop = await step(pool.acquire())
+        assert stop.value is resource
+        pool.release(resource)
+        with pytest.raises(StopIteration) as given:
+            pool.acquire().send(None)
+        assert given.value.value is resource
+        pool.release(resource)
+
+
+async def test_a_stop_that_somebody_keeps_is_not_raised_again(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    kept = []
+    for _ in range(3):
+        kept.append(await step(pool.acquire()))
+        pool.release(kept[-1].value)
+    assert len({id(stop) for stop in kept}) == 3
+    assert len({stop.value for stop in kept}) == 1
+    assert [stop.__traceback__.tb_next for stop in kept] == [None] * 3
+    async with pool.acquire() as thing:
+        assert thing is kept[0].value
+
+
+async def test_what_is_left_in_a_stop_is_dropped_with_the_release(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    pool.release(await pool.acquire())
+
+    async def drive():
+        local = Thing()  # in the frame that the traceback holds
+        try:
+            next(pool.acquire().__await__())
+        except StopIteration as stop:
+            return weakref.ref(local), stop.value
+
+    seen, thing = await drive()
+    pool.release(thing)
+    gc.collect()
+    assert seen() is None
+
+
+@pytest.mark.parametrize("leave", [
+    lambda stop: stop.add_note("mine"),
+    lambda stop: setattr(stop, "__cause__", ValueError()),
+    lambda stop: setattr(stop, "__context__", ValueError()),
+    lambda stop: setattr(stop, "args", ("mine",)),
+])  # fmt: skip
+async def test_a_stop_that_somebody_has_changed_is_not_raised_again(make_pool, leave):
+    pool = make_pool(Thing, max_size=1)
+    pool.release(await pool.acquire())
+    stop = await step(pool.acquire())
+    leave(stop)
+    stop.__traceback__ = None
+    thing = stop.value
+    del stop
+    pool.release(thing)
+    stop = await step(pool.acquire())
+    assert stop.value is thing
+    assert (stop.__cause__, stop.__context__, hasattr(stop, "__notes__")) == (None, None, False)
+    assert "mine" not in stop.args
+    pool.release(thing)
+
+
+async def test_a_resource_is_not_kept_by_what_handed_it_over(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    counts = []
+    for _ in range(4):
+        async with pool.acquire() as thing:
+            pass
+        counts.append(sys.getrefcount(thing))
+    seen = weakref.ref(thing)
+    del thing
+    await pool.discard(await pool.acquire())
+    assert (len(set(counts)), seen()) == (1, None)
+
+
+async def test_a_pool_has_room_for_attributes_and_uses_none(make_pool):
+    pool = make_pool(object, max_size=1)
+    assert pool.__dict__ == {}
+    pool.note = "mine"
+    async with pool.acquire():
+        assert pool.__dict__ == {"note": "mine"}
+    alias = cenote.Pool[Thing]
+    typed = alias(Thing)
+    assert typed.__orig_class__ == alias
+    assert typed.__dict__ == {}
+    await typed.close()
+
+
+async def test_a_subclass_may_override_what_the_pool_has(make_pool):
+    calls = []
+
+    class Counting(cenote.Pool):
+        def try_acquire(self):
+            calls.append("try_acquire")
+            return super().try_acquire()
+
+        def acquire(self, timeout=None):
+            calls.append("acquire")
+            return super().acquire(timeout)
+
+    pool = Counting(object, max_size=1)
+    async with pool:
+        pool.release(pool.try_acquire())
+        async with pool.acquire():
+            pass
+    assert calls == ["try_acquire", "acquire"]
+
+
+@native_only
+def test_the_class_of_a_pool_has_its_fast_methods_itself():
+    for name in ("acquire", "try_acquire", "release"):
+        assert vars(cenote.Pool)[name].__objclass__ is cenote.Pool
+    with pytest.raises(TypeError):
+        _core.adopt(object)
+    with pytest.raises(TypeError):
+        _core.adopt(3)
+
+
 RELOAD = """
 import gc, importlib.util, weakref
 import cenote

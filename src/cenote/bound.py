@@ -26,6 +26,16 @@ T = TypeVar("T")
 class Bound(Front[T], Generic[T]):
     """The ground that a pool stands on: its loop, thread and clock, its events and its breaker."""
 
+    # A pool keeps nothing in its __dict__: as long as there is none, the interpreter (3.13) finds
+    # methods without a look into it. Whoever wants may still put something there.
+    __slots__ = (
+        "__dict__", "__orig_class__", "__weakref__", "_advancing", "_again", "_changes",
+        "_circuit_since", "_closed_sent", "_closers", "_closing", "_context", "_creations",
+        "_deadlines", "_destructor", "_drain_timer", "_factory_error", "_factory_failures",
+        "_failure", "_maintenance", "_name", "_openers", "_settings", "_shut_over", "_totals",
+        "_undoing", "_works",
+    )  # fmt: skip
+
     def __init__(self, settings: Settings, strategy: CircuitBreakerStrategy | None) -> None:
         super().__init__()
         self._settings = settings

@@ -31,6 +31,8 @@ class Closer:
 class Lifecycle(Runtime[T]):
     """How a pool begins and ends."""
 
+    __slots__ = ()
+
     async def open(self) -> None:
         """Bind to the running loop; returns when `min_size` resources exist."""
         while self._undoing is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from . import errors, options
-from ._core import Claim, Slot, next_due
+from ._core import Claim, Slot, adopt, next_due
 from .breaker import CircuitBreakerStrategy, check_strategy
 from .caller import caller
 from .hooks import Factory, Hook, drop, is_async, is_awaitable
@@ -21,11 +21,14 @@ from .work import Operation
 T = TypeVar("T")
 
 
+@adopt
 class Pool(Lifecycle[T]):
     """A pool of resources of which each may be used by one task at a time.
 
     All durations are seconds. See `docs/pool.md` for every option.
     """
+
+    __slots__ = ()
 
     def __init__(
         self,

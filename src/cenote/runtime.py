@@ -34,6 +34,8 @@ LIFETIME_JITTER = 0.1  # so that resources made together do not end together
 class Runtime(Bound[T]):
     """What a pool does. `Pool` is its public face."""
 
+    __slots__ = ()
+
     # -- serving ---------------------------------------------------------------------------------
 
     def _advance(self) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from .due import due, next_due
 
 if TYPE_CHECKING or os.environ.get("CENOTE_PURE") == "1":
-    from .front import Acquire, Front
+    from .front import Acquire, Front, adopt
     from .parts import Claim, Slot
     from .pure import Core
 
     kind = "pure"
 else:
     try:
-        from .native import Acquire, Claim, Core, Front, Slot
+        from .native import Acquire, Claim, Core, Front, Slot, adopt
 
         kind = "native"
     except ModuleNotFoundError:  # not compiled; one that does not load is an error
@@ -29,10 +29,10 @@ else:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        from .front import Acquire, Front
+        from .front import Acquire, Front, adopt
         from .parts import Claim, Slot
         from .pure import Core
 
         kind = "pure"
 
-__all__ = ["Acquire", "Claim", "Core", "Front", "Slot", "due", "kind", "next_due"]
+__all__ = ["Acquire", "Claim", "Core", "Front", "Slot", "adopt", "due", "kind", "next_due"]

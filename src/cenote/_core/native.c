@@ -7,7 +7,8 @@
  *   are dropped last. What may allocate (and so start the garbage collector, and so a finalizer)
  *   in the middle of a change is bracketed by `busy`.
  * - `Acquire` and `Front` are the fast path of the runtime. They call sync hooks between take and
- *   hold, and delegate whatever suspends, fails or is observed to the methods of runtime.py.
+ *   hold, tell subscribers of acquired and released, and delegate whatever suspends or fails to the
+ *   methods of runtime.py.
  * - Ownership: the ring owns idle slots, the table owns leased ones, the two lists own claims that
  *   wait or are granted. `prev`, `next` and `twin` are borrowed from those owners.
  */
@@ -82,7 +83,6 @@ module_exec(PyObject *module)
         {&st->s_examine, "_examine"},
         {&st->s_refuse, "_refuse"},
         {&st->s_held, "_held"},
-        {&st->s_returned, "_returned"},
         {&st->s_report_success, "_report_success"},
         {&st->s_expect, "_expect"},
         {&st->s_wake, "wake"},
@@ -90,6 +90,11 @@ module_exec(PyObject *module)
         {&st->s_completed, "_completed"},
         {&st->s_try_acquire_slow, "_try_acquire_slow"},
         {&st->s_start_ticket, "_start_ticket"},
+        {&st->s_acquired, "acquired"},
+        {&st->s_released, "released"},
+        {&st->s_get_name, "get_name"},
+        {&st->s_callback, "callback"},
+        {&st->s_contain, "_contain"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
         *names[i].place = PyUnicode_InternFromString(names[i].name);
@@ -147,11 +152,17 @@ static PyModuleDef_Slot module_slots[] = {
     {0, NULL},
 };
 
+static PyMethodDef module_methods[] = {
+    {"adopt", adopt, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef module_def = {
     PyModuleDef_HEAD_INIT,
     .m_name = "cenote._core.native",
     .m_doc = "The core of cenote in C.",
     .m_size = sizeof(State),
+    .m_methods = module_methods,
     .m_slots = module_slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,

@@ -42,6 +42,7 @@ core_new_slot(Core *core)
     slot->st = core->st;
     slot->owner = core;
     slot->resource = NULL;
+    slot->stop = NULL;
     slot->lease = NULL;
     slot->twin = NULL;
     slot->expires_at = Py_HUGE_VAL;
@@ -265,6 +266,33 @@ core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited)
     return 0;
 }
 
+/* Whether only the slot has it, and nobody else who had it has left anything in it. */
+static int
+stop_is_ours(PyObject *object)
+{
+    PyStopIterationObject *stop = (PyStopIterationObject *)object;
+    return Py_REFCNT(stop) == 1 && stop->traceback == NULL && stop->context == NULL &&
+           stop->cause == NULL && stop->dict == NULL && PyTuple_GET_SIZE(stop->args) == 0;
+}
+
+/* After the lease: its StopIteration forgets the resource. One that somebody has seen is theirs: the
+ * slot's reference to that is returned, to be dropped last. */
+static PyObject *
+slot_take_back_stop(Slot *slot)
+{
+    PyObject *stop = slot->stop;
+    if (stop == NULL) {
+        return NULL;
+    }
+    if (stop_is_ours(stop)) {
+        PyObject *value = ((PyStopIterationObject *)stop)->value;
+        ((PyStopIterationObject *)stop)->value = NULL;
+        return value;
+    }
+    slot->stop = NULL;
+    return stop;
+}
+
 /* LEASED -> RESERVED. The claim that held it: a new reference. */
 static Claim *
 core_reclaim(Core *core, Slot *slot, double now)
@@ -292,11 +320,13 @@ core_reclaim(Core *core, Slot *slot, double now)
     if (held > core->max_hold_time) {
         core->max_hold_time = held;
     }
+    PyObject *stop = slot_take_back_stop(slot);
     /* The caller holds the slot: neither of these is the last reference. */
     Slot *held_slot = claim->slot;
     claim->slot = NULL;
     Py_DECREF(held_slot);
     Py_DECREF(slot);
+    Py_XDECREF(stop);
     return claim;
 }
 
@@ -1207,6 +1237,7 @@ Slot_traverse(Slot *slot, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(slot));
     Py_VISIT(slot->resource);
+    Py_VISIT(slot->stop);
     Py_VISIT(slot->lease);
     return 0;
 }
@@ -1218,6 +1249,7 @@ Slot_clear(Slot *slot)
     if (slot->state != LEASED) {
         Py_CLEAR(slot->resource);
     }
+    Py_CLEAR(slot->stop);
     Py_CLEAR(slot->lease);
     return 0;
 }
@@ -1228,6 +1260,7 @@ Slot_dealloc(Slot *slot)
     PyTypeObject *type = Py_TYPE(slot);
     PyObject_GC_UnTrack(slot);
     Py_CLEAR(slot->resource);
+    Py_CLEAR(slot->stop);
     Py_CLEAR(slot->lease);
     type->tp_free(slot);
     Py_DECREF(type);
@@ -1424,7 +1457,7 @@ Claim_dealloc(Claim *claim)
     PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
     State *st = module == NULL ? NULL : PyModule_GetState(module);
     if (st != NULL && type == st->acquire_type && st->spares < SPARE && !st->ended) {
-        st->spare[st->spares++] = claim; /* it keeps its type: see acquire_start */
+        st->spare[st->spares++] = claim; /* it keeps its type: see acquire_new */
         return;
     }
     type->tp_free(claim);

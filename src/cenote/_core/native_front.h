@@ -21,6 +21,19 @@ front_now(Front *front)
     return result;
 }
 
+/* What asyncio's own table says about the pool's loop: a borrowed reference, or NULL. */
+static PyObject *
+look_up_task(PyObject *tasks, PyObject *loop)
+{
+    /* Nearly always there is one loop: its entry is the first, and needs no hash. */
+    PyObject *key, *task;
+    Py_ssize_t position = 0;
+    if (PyDict_Next(tasks, &position, &key, &task) && key == loop) {
+        return task;
+    }
+    return PyDict_GetItemWithError(tasks, loop);
+}
+
 /* The task that runs now in the pool's loop, in this thread: a new reference. NULL without an
  * exception: there is none, or this is another thread. */
 static PyObject *
@@ -32,7 +45,7 @@ front_task(Front *front)
         return NULL;
     }
     if (st->current_tasks != NULL) {
-        return Py_XNewRef(PyDict_GetItemWithError(st->current_tasks, front->loop));
+        return Py_XNewRef(look_up_task(st->current_tasks, front->loop));
     }
     PyObject *task = PyObject_CallOneArg(st->current_task, front->loop);
     if (task == Py_None) {
@@ -84,8 +97,12 @@ acquire_new(Front *front)
     Claim *claim;
     if (st->spares > 0) {
         claim = st->spare[--st->spares];
+#ifdef Py_REF_DEBUG
         PyObject_Init((PyObject *)claim, st->acquire_type);
         Py_DECREF(st->acquire_type); /* it had kept the one it was made with */
+#else
+        Py_SET_REFCNT((PyObject *)claim, 1); /* it has kept its type, and a reference to that */
+#endif
     }
     else {
         claim = PyObject_GC_New(Claim, st->acquire_type);
@@ -199,6 +216,118 @@ fetch_error(void)
     return error;
 }
 
+/* -- events ---------------------------------------------------------------------------------- */
+
+static const char *const event_fields[EVENT_FIELDS] = {"kind", "pool",     "time",   "resource",
+                                                       "task", "duration", "reason", "error"};
+
+/* Where the fields of a PoolEvent are, which is frozen for everybody else. */
+static int
+load_event(State *st)
+{
+    PyObject *type = import_from("cenote.observe", "PoolEvent");
+    if (type == NULL) {
+        return -1;
+    }
+    for (int i = 0; i < EVENT_FIELDS; i++) {
+        PyObject *member = PyObject_GetAttrString(type, event_fields[i]);
+        if (member != NULL && !Py_IS_TYPE(member, &PyMemberDescr_Type)) {
+            PyErr_Format(PyExc_SystemError, "PoolEvent.%s is no slot", event_fields[i]);
+            Py_CLEAR(member);
+        }
+        if (member == NULL) {
+            Py_DECREF(type);
+            return -1;
+        }
+        st->event_offsets[i] = ((PyMemberDescrObject *)member)->d_member->offset;
+        Py_DECREF(member);
+    }
+    st->event_type = (PyTypeObject *)type;
+    return 0;
+}
+
+/* What observe.task_name() says, or None. */
+static PyObject *
+name_of_task(State *st, PyObject *task)
+{
+    if (task == NULL || task == Py_None) {
+        return Py_NewRef(Py_None);
+    }
+    PyObject *name = PyObject_CallMethodNoArgs(task, st->s_get_name);
+    if (name != NULL && !PyUnicode_CheckExact(name)) {
+        Py_SETREF(name, PyObject_Str(name));
+    }
+    return name;
+}
+
+/* As the constructor would make it, which costs several times as much. */
+static PyObject *
+new_event(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
+{
+    State *st = claim->st;
+    if (st->event_type == NULL && load_event(st) < 0) {
+        return NULL;
+    }
+    PyObject *fields[EVENT_FIELDS] = {
+        Py_NewRef(kind),
+        Py_NewRef(front),
+        PyFloat_FromDouble(now),
+        newref_or_none(slot->resource),
+        name_of_task(st, claim->task),
+        PyFloat_FromDouble(duration),
+        Py_NewRef(Py_None),
+        Py_NewRef(Py_None),
+    };
+    PyObject *event = NULL;
+    if (fields[2] != NULL && fields[4] != NULL && fields[5] != NULL) {
+        event = st->event_type->tp_alloc(st->event_type, 0);
+    }
+    for (int i = 0; i < EVENT_FIELDS; i++) {
+        if (event == NULL) {
+            Py_XDECREF(fields[i]);
+        }
+        else {
+            *(PyObject **)((char *)event + st->event_offsets[i]) = fields[i];
+        }
+    }
+    return event;
+}
+
+/* Bound._emit() for the two events of the fast path. */
+static int
+front_tell(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
+{
+    State *st = claim->st;
+    PyObject *event = new_event(front, kind, claim, slot, now, duration);
+    if (event == NULL) {
+        return -1;
+    }
+    PyObject *subscribers = Py_NewRef(front->subscribers); /* one may unsubscribe */
+    int failed = 0;
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(subscribers); i++) {
+        PyObject *callback = PyObject_GetAttr(PyTuple_GET_ITEM(subscribers, i), st->s_callback);
+        PyObject *result = callback == NULL ? NULL : PyObject_CallOneArg(callback, event);
+        Py_XDECREF(callback);
+        if (result == NULL) {
+            PyObject *error = fetch_error();
+            PyObject *what = PyUnicode_FromFormat("a subscriber failed on %R", kind);
+            if (what != NULL) {
+                result = PyObject_CallMethodObjArgs((PyObject *)front, st->s_contain, error, what,
+                                                    NULL);
+                Py_DECREF(what);
+            }
+            Py_XDECREF(error);
+            failed = result == NULL;
+        }
+        Py_XDECREF(result);
+    }
+    Py_DECREF(subscribers);
+    Py_DECREF(event);
+    return failed ? -1 : 0;
+}
+
+/* -- acquire and release --------------------------------------------------------------------- */
+
 /* Takes what is there at once. 1: claim->result has the resource; 0: the slow path must go on, with
  * `slot` and `verdict` if a hook was asked already; -1: an exception is set. */
 static int
@@ -280,16 +409,20 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         return -1;
     }
     claim->result = Py_NewRef(slot->resource);
-    if (front->hold_warning != Py_None || PyTuple_GET_SIZE(front->subscribers) > 0) {
+    int failed = 0;
+    if (front->hold_warning != Py_None) {
         result = PyObject_CallMethodObjArgs((PyObject *)front, st->s_held, claim, slot, NULL);
-        if (result == NULL) {
-            Py_DECREF(slot);
-            Py_CLEAR(claim->result);
-            return -1;
-        }
-        Py_DECREF(result);
+        failed = result == NULL;
+        Py_XDECREF(result);
+    }
+    else if (PyTuple_GET_SIZE(front->subscribers) > 0) {
+        failed = front_tell(front, st->s_acquired, claim, slot, now, 0.0) < 0;
     }
     Py_DECREF(slot);
+    if (failed) {
+        Py_CLEAR(claim->result);
+        return -1;
+    }
     return 1;
 }
 
@@ -341,9 +474,43 @@ stop_with(PyObject *result)
     return NULL;
 }
 
+/* The same, out of a slot, for the interpreter, which takes nothing but the value. From 3.12 on an
+ * exception that is raised is always an object: the slot keeps one, and raises it for each lease. */
+static PyObject *
+slot_stop(Slot *slot, PyObject *result)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    PyObject *stop = slot->stop;
+    if (stop == NULL) {
+        Py_INCREF(slot);
+        stop = PyObject_CallNoArgs(PyExc_StopIteration);
+        if (stop != NULL && slot->state == LEASED && slot->stop == NULL) {
+            slot->stop = Py_NewRef(stop);
+        }
+        Py_DECREF(slot);
+        if (stop == NULL) {
+            Py_DECREF(result);
+            return NULL;
+        }
+    }
+    else if (((PyStopIterationObject *)stop)->value == NULL && stop_is_ours(stop)) {
+        Py_INCREF(stop);
+    }
+    else {
+        return stop_with(result);
+    }
+    Py_XSETREF(((PyStopIterationObject *)stop)->value, result);
+    PyErr_SetRaisedException(stop);
+    return NULL;
+#else
+    (void)slot;
+    return stop_with(result);
+#endif
+}
+
 /* The one step of an acquire that was ready at once; or all of them, driven as a coroutine. */
 static PyObject *
-acquire_next(Claim *claim)
+acquire_step(Claim *claim, int by_interpreter)
 {
     PyObject *result = claim->result;
     if (result == NULL && claim->steps == NULL) {
@@ -361,16 +528,25 @@ acquire_next(Claim *claim)
     }
     if (result != NULL) {
         claim->result = NULL;
+        if (by_interpreter && claim->slot != NULL) {
+            return slot_stop(claim->slot, result);
+        }
         return stop_with(result);
     }
     return Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+}
+
+static PyObject *
+acquire_next(Claim *claim)
+{
+    return acquire_step(claim, 1);
 }
 
 /* With throw and close: a coroutine to asyncio, so that create_task() takes it. */
 static PyObject *
 Acquire_send(Claim *claim, PyObject *Py_UNUSED(value))
 {
-    PyObject *result = acquire_next(claim);
+    PyObject *result = acquire_step(claim, 0);
     if (result == NULL && !PyErr_Occurred()) {
         PyErr_SetNone(PyExc_StopIteration);
     }
@@ -459,13 +635,10 @@ front_give_back(Front *front, Slot *slot)
     if (claim == NULL) {
         return NULL;
     }
-    if (PyTuple_GET_SIZE(front->subscribers) > 0) {
-        result = PyObject_CallMethodObjArgs(self, st->s_returned, claim, slot, NULL);
-        if (result == NULL) {
-            Py_DECREF(claim);
-            return NULL;
-        }
-        Py_DECREF(result);
+    if (PyTuple_GET_SIZE(front->subscribers) > 0 &&
+        front_tell(front, st->s_released, claim, slot, now, now - claim->since) < 0) {
+        Py_DECREF(claim);
+        return NULL;
     }
     Py_DECREF(claim);
     if (front->before_release != Py_None) {
@@ -514,7 +687,7 @@ front_check_loop(Front *front)
 {
     PyObject *tasks = front->core->st->current_tasks;
     if (tasks != NULL && PyThread_get_thread_ident() == front->thread &&
-        PyDict_GetItemWithError(tasks, front->loop) != NULL) {
+        look_up_task(tasks, front->loop) != NULL) {
         return 0;
     }
     if (PyErr_Occurred()) {
@@ -974,6 +1147,7 @@ static PyMemberDef front_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+/* Those that do not begin with an underscore come first: see adopt. */
 static PyMethodDef front_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))Front_acquire, METH_FASTCALL | METH_KEYWORDS,
      "acquire($self, /, timeout=...)\n--\n\n"
@@ -992,8 +1166,15 @@ static PyMethodDef front_methods[] = {
 static PyObject *
 Front_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    Front *front = (Front *)type->tp_alloc(type, 0);
+    PyObject *nothing = PyTuple_New(0);
+    if (nothing == NULL) {
+        return NULL;
+    }
+    /* Not tp_alloc: object's __new__ also prepares the __dict__ of a subclass, so that methods are
+     * found fast (3.12). The pool's arguments are none of its business. */
+    Front *front = (Front *)PyBaseObject_Type.tp_new(type, nothing, NULL);
     if (front == NULL) {
+        Py_DECREF(nothing);
         return NULL;
     }
     front->loop = Py_NewRef(Py_None);
@@ -1003,11 +1184,7 @@ Front_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwa
     front->strategy = Py_NewRef(Py_None);
     front->hold_warning = Py_NewRef(Py_None);
     front->acquire_timeout = Py_NewRef(Py_None);
-    front->subscribers = PyTuple_New(0);
-    if (front->subscribers == NULL) {
-        Py_DECREF(front);
-        return NULL;
-    }
+    front->subscribers = nothing;
     return (PyObject *)front;
 }
 
@@ -1072,6 +1249,28 @@ static PyType_Slot front_slots[] = {
     {Py_tp_dealloc, Front_dealloc},
     {0, NULL},
 };
+
+/* adopt(cls): gives it descriptors of its own for the public methods of Front. The interpreter calls
+ * a C method directly only if it belongs to the very class of the object. */
+static PyObject *
+adopt(PyObject *module, PyObject *object)
+{
+    State *st = PyModule_GetState(module);
+    if (!PyType_Check(object) || !PyType_IsSubtype((PyTypeObject *)object, st->front_type)) {
+        PyErr_SetString(PyExc_TypeError, "a subclass of Front is needed");
+        return NULL;
+    }
+    for (PyMethodDef *method = front_methods; method->ml_name[0] != '_'; method++) {
+        PyObject *descriptor = PyDescr_NewMethod((PyTypeObject *)object, method);
+        int failed = descriptor == NULL ||
+                     PyObject_SetAttrString(object, method->ml_name, descriptor) < 0;
+        Py_XDECREF(descriptor);
+        if (failed) {
+            return NULL;
+        }
+    }
+    return Py_NewRef(object);
+}
 
 static PyType_Spec front_spec = {
     .name = "cenote._core.native.Front",

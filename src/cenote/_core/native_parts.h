@@ -22,6 +22,7 @@ static const char *const circuit_names[] = {"ACTIVE", "INACTIVE", "RECOVERING"};
 
 #define SPARE 64          /* acquire objects kept for reuse */
 #define FIRST_CAPACITY 8  /* of the ring and of the table of leases */
+#define EVENT_FIELDS 8    /* of observe.PoolEvent */
 
 typedef struct State State;
 typedef struct Claim Claim;
@@ -31,6 +32,7 @@ typedef struct {
     State *st;
     const void *owner;  /* the Core it belongs to: only compared */
     PyObject *resource; /* NULL before it is opened and after it is gone */
+    PyObject *stop;     /* the StopIteration that hands the resource over, or NULL: see slot_stop */
     Claim *lease;       /* owned; who holds it, while LEASED */
     PyObject *twin;     /* borrowed Slot: next older leased slot with the identical resource */
     double expires_at;
@@ -122,12 +124,15 @@ struct State {
     PyObject *current_task;  /* asyncio.current_task */
     PyObject *unset, *check_timeout, *caller, *internal;
     PyObject *last_code; /* the last caller that was found to be outside */
+    PyTypeObject *event_type; /* observe.PoolEvent, from the first event on */
     PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
-        *s_examine, *s_refuse, *s_held, *s_returned, *s_report_success, *s_expect, *s_wake,
-        *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket;
+        *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
+        *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released,
+        *s_get_name, *s_callback, *s_contain;
     Claim *spare[SPARE];
     int spares;
     int ended; /* the module is being cleared: nothing is kept any more */
+    Py_ssize_t event_offsets[EVENT_FIELDS];
 };
 
 /* -- small things ---------------------------------------------------------------------------- */
