@@ -2,7 +2,7 @@ PYTHON ?= python3
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help demo test check matrix bench sanitize soak dist clean
+.PHONY: help demo test check matrix bench sanitize soak chaos dist clean
 
 help:
 	@echo 'make demo    run the demo'
@@ -12,6 +12,7 @@ help:
 	@echo 'make bench   run the benchmarks'
 	@echo 'make sanitize  the pool tests on a native core with the address and undefined sanitizers'
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
+	@echo 'make chaos   2,000 tasks on real servers while everything breaks, about 10 minutes'
 	@echo 'make dist    sdist and wheels, and the tests on what they install'
 	@echo 'make clean   remove everything that was generated'
 
@@ -47,6 +48,12 @@ sanitize:
 soak:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@.venv/bin/python tests/soak.py --cycles 1000000 $(ARGS)
+
+chaos:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@scripts/servers.sh
+	@.venv/bin/python tests/chaos.py $(ARGS)
+	@.venv/bin/python tests/poison.py $(ARGS_POISON)
 
 dist:
 	@PYTHON='$(PYTHON)' scripts/dist.sh $(ARGS)
