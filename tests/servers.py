@@ -37,9 +37,10 @@ class Server:
     accounts: ClassVar[tuple[str, ...]] = ()  # whom to run as instead of root; none: root is fine
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
 
-    def __init__(self) -> None:
+    def __init__(self, *, tls: bool = False) -> None:
         self.host = "127.0.0.1"
         self.port = 0
+        self.tls = tls  # with a certificate of its own making, which is also its authority
         self._process: subprocess.Popen[bytes] | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
@@ -184,6 +185,20 @@ class Server:
                 stderr=subprocess.STDOUT,
             )
 
+    @property
+    def certificate(self) -> str:
+        return str(self.directory / "certificate.pem")
+
+    @property
+    def key(self) -> str:
+        return str(self.directory / "key.pem")
+
+    def _certify(self) -> None:
+        if self.tls:
+            name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+            files = ["-keyout", self.key, "-out", self.certificate]
+            self._run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *name, *files])
+
     def _write(self, name: str, text: str) -> Path:
         """A file that the server may read."""
         path = self.directory / name
@@ -259,6 +274,7 @@ class PostgresServer(Server):
         return _url("postgresql", user, password, self.host, self.port, database)
 
     def _initialize(self) -> None:
+        self._certify()
         data = str(self.directory / "data")
         options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"]
         self._run(["initdb", "-D", data, "--no-sync", *options])
@@ -278,7 +294,9 @@ class PostgresServer(Server):
         )
 
     def _command(self) -> list[str]:
+        tls = {"ssl": "on", "ssl_cert_file": self.certificate, "ssl_key_file": self.key}
         settings = {
+            **(tls if self.tls else {}),
             "listen_addresses": self.host,
             "unix_socket_directories": str(self.directory),
             "port": str(self.port),
@@ -325,6 +343,7 @@ class MariaDBServer(Server):
             "--skip-name-resolve",
             "--skip-test-db",
         ]
+        self._certify()
         self._run(["mariadb-install-db", *options, *self._storage()])
         statements = [
             f"CREATE DATABASE IF NOT EXISTS {DATABASE}",
@@ -348,6 +367,8 @@ class MariaDBServer(Server):
             "innodb-buffer-pool-dump-at-shutdown": "OFF",
             "innodb-buffer-pool-load-at-startup": "OFF",
         }
+        if self.tls:
+            settings |= {"ssl-cert": self.certificate, "ssl-key": self.key}
         command = ["mariadbd", "--no-defaults", "--skip-name-resolve", "--skip-log-bin"]
         command += self._storage()
         return command + [f"--{name}={value}" for name, value in settings.items()]
