@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count as counter
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -24,15 +25,20 @@ from .postgresql import (
     CAPABILITIES,
     GONE,
     RESET,
+    Collected,
     affected,
     begin_statement,
+    has_cursor,
     is_demotion,
+    is_stale,
     seconds,
     server_options,
 )
+from .wire import Wire, hang_up
 
 try:
     import asyncpg
+    from asyncpg import connect_utils
 except ImportError:
     raise missing("asyncpg", "postgresql") from None
 
@@ -43,6 +49,11 @@ IN_DSN = (
 )  # fmt: skip
 OTHERS = ("host", "port", "dbname", "application_name", "options", "client_encoding",
           "connect_timeout", "command_timeout", "target_session_attrs")  # fmt: skip
+
+
+UNFIT = "invalid input for query argument"
+
+_numbers = counter(1)
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc]
@@ -67,9 +78,21 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
 
 
 class AsyncpgLink(Link):
-    __slots__ = ()
+    __slots__ = ("_place", "_wire", "plans")
 
     raw: Any
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__(raw)
+        self.plans = 0  # counted up when they go stale
+        self._place = {  # of its session, to stop what runs there
+            "loop": raw._loop,
+            "addr": raw._addr,
+            "params": raw._params,
+            "backend_pid": raw._protocol.backend_pid,
+            "backend_secret": raw._protocol.backend_secret,
+        }
+        self._wire = Wire(raw._transport.get_extra_info("socket").fileno())
 
     @property
     def in_transaction(self) -> bool:
@@ -77,7 +100,8 @@ class AsyncpgLink(Link):
         return protocol is not None and protocol.is_in_transaction()
 
     async def execute(self, text: str, arguments: Arguments) -> int:
-        return affected(await self.raw.execute(text, *(arguments or ())))
+        self.status = status = await self.raw.execute(text, *(arguments or ()))
+        return affected(status)
 
     def fetch_all(self, text: str, arguments: Arguments) -> Any:
         return self.raw.fetch(text, *(arguments or ()))
@@ -91,12 +115,27 @@ class AsyncpgLink(Link):
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         await self.raw.executemany(text, arguments)  # atomic by itself
 
-    async def stream(self, text: str, arguments: Arguments, keyword: str) -> Source:
+    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
         own = not self.in_transaction
+        if own and not alone:
+            return await self._hold(text, arguments, keyword)
         if own:
             await self.raw.execute("BEGIN")
-        cursor = await self.raw.cursor(text, *(arguments or ()))
+        try:
+            cursor = await self.raw.cursor(text, *(arguments or ()))
+        except Exception:
+            if own and self.in_transaction:
+                await self.rollback()
+            raise
         return AsyncpgSource(self, cursor, own)
+
+    async def _hold(self, text: str, arguments: Arguments, keyword: str) -> Source:
+        if not has_cursor(keyword, text):
+            return Collected(await self.fetch_all(text, arguments))
+        name = f"cenote_{next(_numbers)}"
+        declare = f"DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR {text}"
+        await self.raw.execute(declare, *(arguments or ()))
+        return AsyncpgHeld(self, name)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         await self.raw.execute(begin_statement(isolation, read_only))
@@ -109,59 +148,85 @@ class AsyncpgLink(Link):
         await self.raw.execute("ROLLBACK")
 
     async def close(self) -> None:
-        raw = self.raw
-        if self.busy or not self.broken:
-            # Unlike terminate() this also stops a statement on the server that was cut off.
-            await raw.close()
+        if self.busy:
+            # asyncpg does it too, in a task that a loop cancels at its end.
+            await connect_utils._cancel(**self._place)
+        elif not self.broken:
+            await self.raw.close()
 
     def terminate(self) -> None:
         raw = self.raw
         if not raw.is_closed():
-            try:
-                raw.terminate()
-            except RuntimeError:  # the loop is closed
-                transport = raw._transport
-                if transport is not None and (socket := transport.get_extra_info("socket")):
-                    socket._sock.close()
+            hang_up(raw._transport, raw.terminate)
 
     def looks_dead(self) -> bool:
         return bool(self.raw.is_closed())
 
+    def hung_up(self) -> bool:
+        return not self.raw.is_closed() and self._wire.hung_up()
+
     async def ping(self) -> None:
-        await self.raw.execute("")
+        await self.raw.execute("SELECT 1")  # asyncpg cannot read the answer to nothing
+
+    @property
+    def can_reset(self) -> bool:
+        # A class of the user's has a reset of its own, which may be less thorough.
+        return not getattr(self.raw, "codecs", True)
 
     async def reset(self) -> bool:
-        if self.raw.codecs:
+        if not self.can_reset:
             return False
-        await self.raw.reset()
+        raw = self.raw
+        raw._top_xact = None  # its transaction was rolled back
+        raw._query_loggers.clear()
+        raw._termination_listeners.clear()
+        await raw.reset()
         return True
 
     async def prepare(self, template: Template, text: str) -> Prepared:
-        return AsyncpgPrepared(self, template.text, await self.raw.prepare(template.text))
+        statement = AsyncpgPrepared(self, template.text)
+        await statement.ready()
+        return statement
+
+    def forget_plans(self) -> None:
+        self.plans += 1
+        self.raw._drop_local_statement_cache()
 
 
 class AsyncpgPrepared(Prepared):
-    __slots__ = ("statement",)
+    __slots__ = ("plans", "statement")
 
-    def __init__(self, link: Link, text: str, statement: Any) -> None:
+    link: AsyncpgLink
+
+    def __init__(self, link: AsyncpgLink, text: str) -> None:
         super().__init__(link, text)
-        self.statement = statement
+        self.plans = 0  # of the link, when it was prepared
+        self.statement: Any = None
+
+    async def ready(self) -> Any:
+        """Prepared, and not before the plans of the link went stale."""
+        link = self.link
+        if self.statement is None or self.plans != link.plans:
+            self.plans = link.plans
+            self.statement = await link.raw.prepare(self.text)
+        return self.statement
 
     async def execute(self, arguments: Arguments) -> int:
-        await self.statement.fetch(*(arguments or ()))
-        return affected(self.statement.get_statusmsg())
+        statement = await self.ready()
+        await statement.fetch(*(arguments or ()))
+        return affected(statement.get_statusmsg())
 
-    def fetch_all(self, arguments: Arguments) -> Any:
-        return self.statement.fetch(*(arguments or ()))
+    async def fetch_all(self, arguments: Arguments) -> Any:
+        return await (await self.ready()).fetch(*(arguments or ()))
 
-    def fetch_one(self, arguments: Arguments) -> Any:
-        return self.statement.fetchrow(*(arguments or ()))
+    async def fetch_one(self, arguments: Arguments) -> Any:
+        return await (await self.ready()).fetchrow(*(arguments or ()))
 
-    def fetch_val(self, arguments: Arguments) -> Any:
-        return self.statement.fetchval(*(arguments or ()))
+    async def fetch_val(self, arguments: Arguments) -> Any:
+        return await (await self.ready()).fetchval(*(arguments or ()))
 
     async def execute_many(self, arguments: Sequence[Any]) -> None:
-        await self.statement.executemany(arguments)
+        await (await self.ready()).executemany(arguments)
 
     async def close(self) -> None:
         self.statement = None  # asyncpg keeps it in its cache, or closes it with the next message
@@ -183,6 +248,25 @@ class AsyncpgSource(Source):
         self.cursor = None
         if self.own:
             await self.link.raw.execute("COMMIT")
+
+
+class AsyncpgHeld(Source):
+    """A cursor that needs no transaction."""
+
+    def __init__(self, link: AsyncpgLink, name: str) -> None:
+        self.link = link
+        self.name = name
+        self.statement: Any = None
+
+    async def fetch(self, count: int) -> Sequence[Any]:
+        if self.statement is None:
+            self.statement = await self.link.raw.prepare(f"FETCH {count} FROM {self.name}")
+        rows: Sequence[Any] = await self.statement.fetch()
+        return rows
+
+    async def close(self) -> None:
+        self.statement = None
+        await self.link.raw.execute(f"CLOSE {self.name}")
 
 
 class AsyncpgDriver(Driver):
@@ -229,17 +313,29 @@ class AsyncpgDriver(Driver):
     def is_disconnect(self, error: BaseException) -> bool:
         if isinstance(error, asyncpg.PostgresConnectionError | OSError):
             return True
+        if isinstance(error, asyncpg.InternalClientError):
+            return True  # out of step with the server
         if isinstance(error, asyncpg.PostgresError):
             # admin shutdown, crash shutdown, cannot connect now, idle timeouts
             return error.sqlstate in GONE
         return isinstance(error, asyncpg.InterfaceError) and "closed" in str(error)
 
+    def is_unsent(self, error: BaseException) -> bool:
+        # The server has said that it ends the session, and has not yet closed the connection:
+        # a state that asyncpg shows only so.
+        return isinstance(error, asyncpg.InternalClientError) and "cannot switch" in str(error)
+
     def is_demoted(self, error: BaseException) -> bool:
         return is_demotion(getattr(error, "sqlstate", None))
 
     def is_stale_plan(self, error: BaseException) -> bool:
-        # In asyncpg's own cache; it tries again by itself, but not for explicit statements.
-        return isinstance(error, asyncpg.InvalidCachedStatementError)
+        # InvalidCachedStatementError: asyncpg tries again by itself, but not for explicit ones.
+        # An argument that does not fit: the type of the column may have changed.
+        return (
+            isinstance(error, asyncpg.InvalidCachedStatementError)
+            or (type(error) is asyncpg.DataError and str(error).startswith(UNFIT))
+            or is_stale(getattr(error, "sqlstate", None), str(error))
+        )
 
 
 driver = AsyncpgDriver

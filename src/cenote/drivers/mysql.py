@@ -21,10 +21,12 @@ from ..sql.driver import (
 from ..sql.placeholders import MYSQL, Dialect, Style, Template, compile_template
 from ..sql.rows import make_rows
 from ..sql.url import Secret
+from .wire import Wire, hang_up
 
 try:
     import asyncmy
     from asyncmy import errors
+    from asyncmy.charset import charset_by_name
     from asyncmy.constants.CLIENT import FOUND_ROWS
     from asyncmy.cursors import SSCursor
 except ImportError:
@@ -36,17 +38,24 @@ PORT = 3306
 # Server shut down, connection killed, gone away, lost during query, protocol out of step, ...
 GONE = frozenset({1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2000,
                   2002, 2003, 2006, 2012, 2013, 2014, 2027, 2055, 4031})  # fmt: skip
-DEADLOCK = 1213  # the whole transaction is rolled back, and nothing in the answer says so
+# Deadlock, no memory for locks, lock timeout (if so configured), record changed: then the whole
+# transaction is rolled back. Whatever else ends one has committed it.
+ROLLED_BACK = frozenset({1213, 1206, 1205, 1020, 1614})
 DEMOTED = frozenset({1290, 1836})
 STALE_PLAN = 1615
 
+FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 SSL_MODES = ("disable", "require", "verify-ca", "verify-full")
 OPTIONS = ("charset", "unix_socket", "connect_timeout", "read_timeout", "sql_mode", "init_command",
            "program_name", "local_infile", "sslmode", "ssl_ca", "ssl_cert", "ssl_key")  # fmt: skip
 
 
+WHO = "SELECT CURRENT_ROLE(), DATABASE()"  # both outlast a reset
+Who = tuple[str | None, str | None]
+
+
 class MysqlLink(Link):
-    __slots__ = ("_driver",)
+    __slots__ = ("_driver", "_wire", "who")
 
     interleaves: ClassVar[bool] = False
     raw: Any
@@ -54,6 +63,8 @@ class MysqlLink(Link):
     def __init__(self, raw: Any, driver: MysqlDriver) -> None:
         super().__init__(raw)
         self._driver = driver
+        self.who: Who | None = None  # as it was when it was new; None: unknown
+        self._wire = Wire(raw._transport.get_extra_info("socket").fileno())
 
     @property
     def in_transaction(self) -> bool:
@@ -95,13 +106,12 @@ class MysqlLink(Link):
         cursor = self.raw.cursor()
         await self.atomically(lambda: cursor.executemany(text, arguments))
 
-    async def stream(self, text: str, arguments: Arguments, keyword: str) -> Source:
+    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
         raw = self.raw
-        own = not self.in_transaction
         cursor = raw.cursor(SSCursor)
         # With arguments and a statement cache this cursor of asyncmy gives no rows.
         await cursor.execute(cursor.mogrify(text, arguments) if arguments else text)
-        return MysqlSource(self, cursor, own)
+        return MysqlSource(self, cursor, alone)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         if isolation is not None:
@@ -125,25 +135,34 @@ class MysqlLink(Link):
         raw = self.raw
         transport, raw._transport, raw._connected = raw._transport, None, False
         if transport is not None:
-            try:
-                transport.abort()
-            except RuntimeError:  # the loop is closed
-                if socket := transport.get_extra_info("socket"):
-                    socket._sock.close()
+            hang_up(transport, transport.abort)
 
     def looks_dead(self) -> bool:
         return not self.raw.connected or self.raw._stream_broken
 
+    def hung_up(self) -> bool:
+        return not self.looks_dead() and self._wire.hung_up()
+
     async def ping(self) -> None:
         await self.raw.ping(reconnect=False)
+
+    async def look_again(self) -> None:
+        # An error does not say whether it has ended the transaction; every other answer does.
+        try:
+            await self.ping()
+        except errors.MySQLError:
+            pass  # dead, and seen to be
+
+    @property
+    def can_reset(self) -> bool:
+        return True
 
     async def reset(self) -> bool:
         raw = self.raw
         await raw._execute_command(COM_RESET_CONNECTION, b"")
         await raw._read_ok_packet()
         self.forget_plans()
-        await self._driver.set_up(raw)
-        return True
+        return await self._driver.set_up(raw, self.who)
 
     async def prepare(self, template: Template, text: str) -> Prepared:
         marks = compile_template(text, MYSQL, "qmark", mapping=bool(template.names))
@@ -194,10 +213,10 @@ def named(result: Any, most: int | None = None) -> list[Any]:
 class MysqlSource(Source):
     """Rows as the server sends them; nothing else runs meanwhile."""
 
-    def __init__(self, link: MysqlLink, cursor: Any, own: bool) -> None:
+    def __init__(self, link: MysqlLink, cursor: Any, alone: bool) -> None:
         self.link = link
         self.cursor = cursor
-        self.own = own
+        self.alone = alone
         self.names = [column[0] for column in cursor.description or ()]
         self._hold(True)
 
@@ -212,7 +231,7 @@ class MysqlSource(Source):
     async def close(self) -> None:
         self._hold(False)
         result = self.cursor._result
-        if self.own and result is not None and result.unbuffered_active:
+        if self.alone and result is not None and result.unbuffered_active:
             # Rather a new connection than to read all the rest.
             self.link.busy = self.link.broken = True
             return
@@ -235,6 +254,7 @@ class MysqlDriver(Driver):
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {"ping", "reset", "prepare", "cancel", "looks_dead", "sqlstate", "statement_cache"}
     )
+    reserved: ClassVar[tuple[str, ...]] = ("autocommit",)
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -253,7 +273,9 @@ class MysqlDriver(Driver):
             if name in arguments:
                 arguments[name] = whole(name, arguments[name])
         if "local_infile" in arguments:
-            arguments["local_infile"] = arguments["local_infile"] in ("1", "true", "yes")
+            arguments["local_infile"] = flag("local_infile", arguments["local_infile"])
+        if charset_by_name(arguments["charset"]) is None:
+            raise ValueError(f"url option 'charset' is unknown: {arguments['charset']!r}")
         if target.hosts:
             host, port = target.hosts[0]
             arguments |= {"host": host, "port": port or PORT}
@@ -268,7 +290,21 @@ class MysqlDriver(Driver):
 
     async def connect(self, password: Secret | None) -> Link:
         self._password = password
-        return MysqlLink(await self._connect(), self)
+        link = MysqlLink(await self._connect(), self)
+        try:
+            link.who = await self._ask_who(link.raw)
+        except BaseException:
+            link.terminate()
+            raise
+        return link
+
+    async def _ask_who(self, raw: Any) -> Who | None:
+        try:
+            await raw.query(WHO)
+        except errors.ProgrammingError:  # an old server, without roles
+            return None
+        role, database = raw._result.rows[0]
+        return role, database
 
     async def _connect(self) -> Any:
         arguments = {**fresh(self._arguments), **fresh(dict(self.plan.connect_args))}
@@ -276,17 +312,28 @@ class MysqlDriver(Driver):
         if self._tls is not None:
             arguments.setdefault("ssl", self._tls)
         if self._password is not None:
-            arguments["password"] = self._password.reveal()
+            # Encoded here: asyncmy knows but Latin-1, and shows what it cannot encode.
+            arguments["password"] = self._password.reveal().encode()
         connection = asyncmy.Connection(**arguments)  # type: ignore[no-untyped-call]
         await connection.connect()
         return connection
 
-    async def set_up(self, raw: Any) -> None:
-        """What connect() has set, again."""
-        arguments = {**self._arguments, **self.plan.connect_args}
-        if database := arguments.get("database"):
-            await raw.select_db(database)
-        await raw.query(f"SET NAMES {raw.character_set_name()}")
+    async def set_up(self, raw: Any, who: Who | None) -> bool:
+        """What connect() has set, and whom it has found, again; False: that is not possible."""
+        if raw._db:
+            await raw.select_db(raw._db)
+        charset = charset_by_name(raw.character_set_name())
+        names = f"SET NAMES {charset.name} COLLATE {charset.collation}"
+        if who is None:
+            await raw.query(names)
+        else:
+            await raw.query(f"{names}; {WHO}")
+            await raw.next_result()
+            role, database = raw._result.rows[0]
+            if database != who[1]:
+                return False  # it had none, and there is no way back
+            if role != who[0]:
+                await raw.query(f"SET ROLE {role_name(who[0])}")
         if raw._sql_mode is not None:
             await raw.query(f"SET sql_mode={raw._sql_mode}")
         if raw._init_command is not None:
@@ -294,6 +341,7 @@ class MysqlDriver(Driver):
             await raw.commit()
         raw.autocommit_mode = True
         await raw.autocommit(True)
+        return True
 
     async def kill(self, thread: int) -> None:
         """Stop what a connection does that was cut off."""
@@ -312,14 +360,26 @@ class MysqlDriver(Driver):
             return code(error) in GONE or "sequence number" in str(error)
         return isinstance(error, OSError)
 
-    def ends_transaction(self, error: BaseException) -> bool:
-        return isinstance(error, errors.MySQLError) and code(error) == DEADLOCK
+    def rolls_back(self, error: BaseException) -> bool:
+        return isinstance(error, errors.MySQLError) and code(error) in ROLLED_BACK
 
     def is_demoted(self, error: BaseException) -> bool:
-        return isinstance(error, errors.MySQLError) and code(error) in DEMOTED
+        # 1290 also comes of other options that forbid something.
+        return (
+            isinstance(error, errors.MySQLError)
+            and code(error) in DEMOTED
+            and "read" in str(error).lower()
+        )
 
     def is_stale_plan(self, error: BaseException) -> bool:
         return isinstance(error, errors.MySQLError) and code(error) == STALE_PLAN
+
+
+def role_name(role: str | None) -> str:
+    """MySQL gives it quoted and with its host, MariaDB plain."""
+    if role is None or role == "NONE" or role.startswith("`"):
+        return role or "NONE"
+    return f"`{role.replace('`', '``')}`"
 
 
 def code(error: BaseException) -> int:
@@ -348,9 +408,15 @@ def tls(options: dict[str, str]) -> ssl.SSLContext | None:
 
 
 def whole(name: str, text: str) -> int:
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= 31536000:
         raise ValueError(f"url option {name!r} must be a number of seconds, not {text!r}")
     return int(text)
+
+
+def flag(name: str, text: str) -> bool:
+    if text.lower() not in FLAGS:
+        raise ValueError(f"url option {name!r} must be one of {', '.join(FLAGS)}, not {text!r}")
+    return FLAGS[text.lower()]
 
 
 driver = MysqlDriver

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import select
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Awaitable, Sequence
 from itertools import count as counter
-from typing import Any, ClassVar
+from traceback import clear_frames
+from typing import Any, ClassVar, TypeVar
 
 from ..sql.driver import (
     Arguments,
@@ -26,25 +26,32 @@ from .postgresql import (
     CAPABILITIES,
     GONE,
     RESET,
+    Collected,
     affected,
     begin_statement,
+    has_cursor,
     is_demotion,
+    is_stale,
     seconds,
     server_options,
 )
+from .wire import Wire
 
 try:
     import psycopg
+    from psycopg.adapt import AdaptersMap
     from psycopg.pq import Conninfo, ConnStatus, TransactionStatus
     from psycopg.rows import no_result, tuple_row
+    from psycopg.waiting import wait_async
 except ImportError:
     raise missing("psycopg", "psycopg") from None
 
+R = TypeVar("R")
+
 IN_TRANSACTION = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
-CURSORS = frozenset({"SELECT", "VALUES", "TABLE", "WITH"})  # what a server-side cursor can read
-MODIFYING = re.compile(r"\b(insert|update|delete|merge)\b", re.IGNORECASE)
 MADE_BY_CONNECT = ("row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold",
-                   "prepared_max")  # fmt: skip
+                   "prepared_max", "_isolation_level", "_read_only", "_deferrable",
+                   "_begin_statement", "_num_transactions", "_tpc")  # fmt: skip
 
 _numbers = counter(1)
 
@@ -57,14 +64,27 @@ def named(cursor: Any) -> Any:
     return row_type(tuple(column.name for column in columns))
 
 
+class Connection(psycopg.AsyncConnection[Any]):
+    """A psycopg connection that can be left at once by who will destroy it."""
+
+    hurried = False  # do not wait until a cancelled statement is over on the server
+
+    async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        if not self.hurried:
+            return await super().wait(gen, *arguments, **options)
+        return await wait_async(gen, self.pgconn.socket, *arguments, **options)
+
+
 class PsycopgLink(Link):
-    __slots__ = ("_made",)
+    __slots__ = ("_context", "_made", "_wire")
 
-    raw: psycopg.AsyncConnection[Any]
+    raw: Connection
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, context: Any) -> None:
         super().__init__(raw)
+        self._context = context  # of adapters; given to connect(), or None
         self._made = {name: getattr(raw, name) for name in MADE_BY_CONNECT}
+        self._wire = Wire(raw.pgconn.socket)
 
     @property
     def in_transaction(self) -> bool:
@@ -72,6 +92,7 @@ class PsycopgLink(Link):
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         cursor = await self._run(text, arguments)
+        self.status = cursor.statusmessage
         return affected(cursor.statusmessage)
 
     async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
@@ -84,30 +105,46 @@ class PsycopgLink(Link):
 
     async def fetch_val(self, text: str, arguments: Arguments) -> Any:
         statement: Any = text
-        cursor = await self.raw.cursor(row_factory=tuple_row).execute(statement, arguments)
+        cursor: Any = self.raw.cursor(row_factory=tuple_row)
+        await self.hurry(cursor.execute(statement, arguments))
         row = await cursor.fetchone() if cursor.description is not None else None
         return None if row is None else row[0]
 
     async def _run(self, text: Any, arguments: Arguments, prepare: bool | None = None) -> Any:
         cursor = self.raw.cursor(row_factory=named)
-        return await cursor.execute(text, arguments, prepare=prepare)
+        return await self.hurry(cursor.execute(text, arguments, prepare=prepare))
+
+    async def hurry(self, awaitable: Awaitable[R]) -> R:
+        """A cancellation is not kept waiting: the link is destroyed, and the server told then."""
+        raw = self.raw
+        raw.hurried = True
+        try:
+            return await awaitable
+        finally:
+            raw.hurried = False
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         cursor = self.raw.cursor()
         statement: Any = text
-        await self.atomically(lambda: cursor.executemany(statement, arguments))
+        await self.atomically(lambda: self.hurry(cursor.executemany(statement, arguments)))
 
-    async def stream(self, text: str, arguments: Arguments, keyword: str) -> Source:
-        if keyword not in CURSORS or (keyword == "WITH" and MODIFYING.search(text)):
-            # No cursor for those; the server itself collects what they return.
+    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
+        if not has_cursor(keyword, text):
             return Collected(await self.fetch_all(text, arguments))
-        own = not self.in_transaction
+        outside = not self.in_transaction
+        own = outside and alone
         if own:
             await self._run("BEGIN", None, prepare=False)
         name = f"cenote_{next(_numbers)}"
-        cursor = self.raw.cursor(name, row_factory=named)
+        cursor = self.raw.cursor(name, row_factory=named, withhold=outside and not alone)
         statement: Any = text
-        await cursor.execute(statement, arguments)
+        try:
+            await self.hurry(cursor.execute(statement, arguments))
+        except BaseException as error:
+            cursor._closed = True  # psycopg complains about open ones
+            if isinstance(error, Exception) and own and self.in_transaction:
+                await self.rollback()
+            raise
         return PsycopgSource(self, cursor, own)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
@@ -132,34 +169,29 @@ class PsycopgLink(Link):
 
     def looks_dead(self) -> bool:
         raw = self.raw
-        if raw.closed:
-            return True
-        if raw.lock.locked():
-            return False
-        pgconn = raw.pgconn
-        readable, _, _ = select.select([pgconn.socket], [], [], 0)
-        if not readable:
-            return False
-        try:
-            pgconn.consume_input()  # what is left to read,
-            pgconn.consume_input()  # and then the end
-        except psycopg.OperationalError:
-            return True
-        return pgconn.status == ConnStatus.BAD
+        return raw.closed or raw.pgconn.status == ConnStatus.BAD
+
+    def hung_up(self) -> bool:
+        return not self.raw.closed and self._wire.hung_up()
 
     async def ping(self) -> None:
         await self._run("SELECT 1", None, prepare=False)
 
+    @property
+    def can_reset(self) -> bool:
+        return True
+
     async def reset(self) -> bool:
         raw = self.raw
-        await self._run(RESET, None, prepare=False)
-        for name, value in self._made.items():
-            setattr(raw, name, value)
-        raw._adapters = None
-        raw._notify_handlers.clear()
-        raw._notice_handlers.clear()
         if not raw.autocommit:
             await raw.set_autocommit(True)
+        raw._notify_handlers.clear()
+        raw._notice_handlers.clear()
+        for name, value in self._made.items():
+            setattr(raw, name, value)
+        raw._adapters = None if self._context is None else AdaptersMap(self._context.adapters)
+        await self._run(RESET, None, prepare=False)
+        raw._notifies_backlog = deque()  # also what came with the answer
         return True
 
     def forget_plans(self) -> None:
@@ -175,7 +207,7 @@ class PsycopgSource(Source):
         self.own = own
 
     async def fetch(self, count: int) -> Sequence[Any]:
-        rows: Sequence[Any] = await self.cursor.fetchmany(count)
+        rows: Sequence[Any] = await self.link.hurry(self.cursor.fetchmany(count))
         return rows
 
     async def close(self) -> None:
@@ -185,21 +217,6 @@ class PsycopgSource(Source):
 
     def abandon(self) -> None:
         self.cursor._closed = True  # psycopg complains about open ones
-
-
-class Collected(Source):
-    """Rows that are all there already."""
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self.rows = rows
-        self.next = 0
-
-    async def fetch(self, count: int) -> Sequence[Any]:
-        start, self.next = self.next, self.next + count
-        return self.rows[start : self.next]
-
-    async def close(self) -> None:
-        self.rows = ()
 
 
 class PsycopgDriver(Driver):
@@ -229,9 +246,16 @@ class PsycopgDriver(Driver):
         arguments.setdefault("prepare_threshold", 0 if size else None)
         if password is not None:
             arguments["password"] = password.reveal()
-        raw = await psycopg.AsyncConnection.connect(autocommit=True, **arguments)
+        try:
+            raw = await Connection.connect(autocommit=True, **arguments)
+        except psycopg.Error as error:
+            hide_passwords(error.pgconn)
+            raise
+        except BaseException as error:
+            clear_frames(error.__traceback__)  # in one of them there is the half-made connection
+            raise
         raw.prepared_max = size
-        return PsycopgLink(raw)
+        return PsycopgLink(raw, arguments.get("context"))
 
     def is_disconnect(self, error: BaseException) -> bool:
         if isinstance(error, psycopg.OperationalError):
@@ -245,8 +269,14 @@ class PsycopgDriver(Driver):
         return is_demotion(getattr(error, "sqlstate", None))
 
     def is_stale_plan(self, error: BaseException) -> bool:
-        state = getattr(error, "sqlstate", None)
-        return state == "26000" or (state == "0A000" and "cached plan" in str(error))
+        return is_stale(getattr(error, "sqlstate", None), str(error))
+
+
+def hide_passwords(attempt: Any) -> None:
+    """From what an error remembers of the connection that failed."""
+    if isinstance(attempt, psycopg.errors.FinishedPGconn):
+        attempt.password = b""
+        attempt.info = [each for each in attempt.info if b"password" not in each.keyword]
 
 
 driver = PsycopgDriver

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, urlencode
 from uuid import uuid4
@@ -37,6 +39,14 @@ R = TypeVar("R")
 
 BUSY_TIMEOUT = 5.0  # seconds
 PRAGMAS = ("journal_mode", "synchronous", "foreign_keys", "cache_size", "temp_store", "mmap_size")
+NUMBER = re.compile("-?[0-9]+")
+WORDS = {
+    "journal_mode": ("delete", "truncate", "persist", "memory", "wal", "off"),
+    "synchronous": ("off", "normal", "full", "extra"),
+    "foreign_keys": ("on", "off", "true", "false", "yes", "no"),
+    "temp_store": ("default", "file", "memory"),
+}
+MODES = ("ro", "rw", "rwc")  # not memory: each connection would have a database of its own
 IN_URI = ("mode", "immutable", "nolock", "vfs", "psow")
 OTHERS = ("timeout",)
 
@@ -95,9 +105,16 @@ class SqliteLink(Link):
         return await self.call(_fetch_val, text, arguments or ())
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
-        await self.call(_execute_many, text, arguments)
+        await self.call(_execute_many, text, self._unless_stopped(arguments))
 
-    async def stream(self, text: str, arguments: Arguments, keyword: str) -> Source:
+    def _unless_stopped(self, arguments: Sequence[Any]) -> Iterator[Any]:
+        """An interruption ends one statement only, and not the series of them."""
+        for each in arguments:
+            if self._stopped:
+                raise sqlite3.OperationalError("interrupted")
+            yield each
+
+    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
         return SqliteSource(
             self, await self.call(sqlite3.Connection.execute, text, arguments or ())
         )
@@ -121,7 +138,9 @@ class SqliteLink(Link):
     async def close(self) -> None:
         self._stopped = True
         if self.raw._connection is not None:
-            await self.raw.interrupt()
+            if self.busy:
+                await self.raw.interrupt()
+                await self.raw._execute(_forget_interrupt, self.raw._connection)
             await self.raw.close()
 
     def terminate(self) -> None:
@@ -134,6 +153,7 @@ class SqliteLink(Link):
         connection.interrupt()
 
         def end() -> Any:
+            _forget_interrupt(connection)
             connection.close()
             return _STOP_RUNNING_SENTINEL
 
@@ -170,6 +190,7 @@ class SqliteDriver(Driver):
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {"ping", "prepare", "cancel", "looks_dead", "statement_cache", "interleave"}
     )
+    reserved: ClassVar[tuple[str, ...]] = ("database", "isolation_level", "autocommit", "uri")
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -185,6 +206,12 @@ class SqliteDriver(Driver):
         self._anchor: sqlite3.Connection | None = None  # keeps a database in memory alive
         self._registered: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self._memory = target.database == ":memory:"
+        if self._memory and any(name in options for name in IN_URI):
+            raise ValueError(f"url of a database in memory has no option {', '.join(IN_URI)}")
+        if options.get("mode", "rw") not in MODES:
+            raise ValueError(
+                f"url option 'mode' must be one of {', '.join(MODES)}, not {options['mode']!r}"
+            )
         if self._memory:
             path = f"file:/cenote-{uuid4().hex}?vfs=memdb"
         else:
@@ -212,12 +239,18 @@ class SqliteDriver(Driver):
         arguments = {
             **self._arguments,
             "isolation_level": None,  # autocommit
+            "check_same_thread": False,  # one at a time they are, in the thread or after its end
             "uri": True,
             **fresh(dict(self.plan.connect_args)),
         }
         raw = aiosqlite.connect(self._path, **arguments)
         raw._thread.daemon = True  # an unclosed connection must not keep the program alive
-        link = SqliteLink(await raw)
+        raw._connector = opening = Opening(raw._connector)
+        try:
+            link = SqliteLink(await raw)
+        except BaseException:
+            opening.forsake()
+            raise
         try:
             await link.call(self._set_up)
         except BaseException:
@@ -249,11 +282,37 @@ class SqliteDriver(Driver):
             anchor.close()
 
 
+class Opening:
+    """Opens a connection in its thread, and closes it if nobody waits for it any more."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        self._connector = connector
+        self._made: sqlite3.Connection | None = None
+        self._forsaken = False
+
+    def __call__(self) -> sqlite3.Connection:
+        connection = self._made = self._connector()
+        if self._forsaken:
+            connection.close()
+        return connection
+
+    def forsake(self) -> None:
+        self._forsaken = True
+        if self._made is not None:
+            self._made.close()
+
+
 BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
 
 
 def _nothing() -> None:
     pass
+
+
+def _forget_interrupt(connection: sqlite3.Connection) -> None:
+    """A new statement ends an interruption, which would also keep close() from its checkpoint."""
+    with contextlib.suppress(sqlite3.Error):
+        connection.execute("SELECT 1").close()
 
 
 def _execute(connection: sqlite3.Connection, text: str, arguments: Any) -> int:
@@ -303,7 +362,7 @@ def _named(cursor: sqlite3.Cursor, rows: list[Any]) -> list[Any]:
     return make_rows([column[0] for column in cursor.description], rows)
 
 
-def _execute_many(connection: sqlite3.Connection, text: str, arguments: Sequence[Any]) -> None:
+def _execute_many(connection: sqlite3.Connection, text: str, arguments: Iterator[Any]) -> None:
     inside = connection.in_transaction
     connection.execute("SAVEPOINT cenote_many" if inside else "BEGIN IMMEDIATE")
     try:
@@ -344,9 +403,12 @@ def _set_journal_mode(connection: sqlite3.Connection, mode: str, patience: float
 
 
 def _pragma(name: str, value: str) -> str:
-    if not value.lstrip("-").replace("_", "").isalnum():
-        raise ValueError(f"url option {name!r} must be a word or a number, not {value!r}")
-    return value
+    words = WORDS.get(name, ())
+    if value.lower() in words or (name != "journal_mode" and NUMBER.fullmatch(value)):
+        return value
+    # SQLite itself would take no notice of it.
+    right = f"one of {', '.join(words)}" if words else "a whole number"
+    raise ValueError(f"url option {name!r} must be {right}, not {value!r}")
 
 
 def _seconds(text: str) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import errors
 from ..caller import poisons
 from ..errors import PoolError, TransactionLostError
 from ..observe import task_name
-from .driver import Link
+from .driver import Link, Source
 from .query import Query
 
 if TYPE_CHECKING:
@@ -60,11 +60,13 @@ class Lease:
         "branch",
         "claim",
         "ended",
+        "inside",
         "link",
         "lock",
         "lost",
         "pins",
         "private",
+        "read_only",
         "task",
         "touched",
         "transactions",
@@ -82,6 +84,8 @@ class Lease:
         self.blocks = 0  # of connection(), nested
         self.touched: str | None = None  # by a statement
         self.lost: Lost | None = None
+        self.inside = False  # a transaction, when last looked at: dead drivers forget it
+        self.read_only = False  # asked for by a raw BEGIN
         self.ended = False  # its task is over, or the database is closed
         task.add_done_callback(self.task_done)
 
@@ -91,7 +95,9 @@ class Lease:
         link = self.link
         if link is None:
             return None
-        if not self.private and (self.transactions or link.in_transaction):
+        if not self.private and (
+            self.transactions or link.in_transaction or (self.inside and link.is_dead)
+        ):
             return "in a transaction"
         for pin in self.pins:
             return pin.reason
@@ -101,20 +107,40 @@ class Lease:
             return f"session state touched by {self.touched}"
         return None
 
+    @property
+    def in_transaction(self) -> bool:
+        link = self.link
+        if link is None:
+            return False
+        if self.transactions and self.lock.locked():
+            return self.lost is None  # psycopg does not know in mid-statement
+        return link.in_transaction
+
     def settle(self) -> None:
         """Look again at what pins it; nothing: it goes back."""
         if self.lock.locked():
             return  # at the end of the statement that is under way
         if self.ended:
             self.lost = None
+        if self.link is not None and self.link.broken:
+            self.drop(None)
         if self.link is None:
             if self.lost is None:
                 self.unbind()
             return
+        self.look(self.link)
         reason = None if self.ended else self.pin_reason()
         self.claim.reason = reason
         if reason is None and self.lost is None:
             self.give_back()
+
+    def look(self, link: Link) -> bool:
+        """Whether it is in a transaction, or was when its connection died."""
+        if self.transactions or link.in_transaction:
+            self.inside = True
+        elif self.inside and not link.is_dead:
+            self.inside = False
+        return self.inside
 
     def add_pin(self, pin: Pin) -> None:
         self.pins[pin] = None
@@ -134,13 +160,54 @@ class Lease:
             pin.source.abandon()
             self.link.busy = True
             self.drop(None)
+        elif pin.exclusive:
+            self.link.leftovers.append(pin.source)  # to be closed first
         else:
-            self.link.leftovers.append(pin.source)
+            self.link.leftovers.insert(0, pin.source)
         self.drop_pin(pin)
+
+    def cut_streams(self, older: Container[Pin]) -> None:
+        """Streams end with the transaction or savepoint in which they were opened: those that are
+        not `older` are closed before the next statement."""
+        for pin in [*self.pins]:
+            if isinstance(pin.source, Source) and pin not in older:
+                del self.pins[pin]
+                if self.link is not None:
+                    self.link.leftovers.append(pin.source)
+
+    def cut_pins(self, link: Link) -> None:
+        """All of them: the link goes back, or is destroyed if it is in the middle of rows."""
+        for pin in self.pins:
+            if pin.exclusive or (self.private and isinstance(pin.source, Source)):
+                pin.source.abandon()
+                link.busy = link.broken = True
+            else:
+                link.leftovers.append(pin.source)
+        self.pins.clear()
 
     # -- running statements ----------------------------------------------------------------------
 
-    async def run(
+    def run(
+        self,
+        call: Callable[[Link], Awaitable[R]],
+        query: Query | None,
+        *,
+        verb: str | None = None,
+        pin: Pin | None = None,
+        transaction: Transaction | None = None,
+    ) -> Coroutine[Any, Any, R]:
+        """One statement, when it is its turn. `verb`: what it is, if it has no text of its own;
+        `pin`: of the statement or stream that runs it; `transaction`: which has to be open still.
+        """
+        work = self.run_alone(call, query, pin=pin, transaction=transaction)
+        if self.branch.database._observers:
+            if query is not None:
+                return self.branch.observed(query.keyword, query.text, work)
+            if verb is not None:
+                return self.branch.observed(verb, verb, work)
+        return work
+
+    async def run_alone(
         self,
         call: Callable[[Link], Awaitable[R]],
         query: Query | None,
@@ -148,32 +215,46 @@ class Lease:
         pin: Pin | None = None,
         transaction: Transaction | None = None,
     ) -> R:
-        """One statement, when it is its turn. `pin`: of the statement or stream that runs it;
-        `transaction`: which has to be open still."""
+        """The same, without telling the observers."""
         try:
             async with self.lock:
-                link = self.check(pin)
+                link = self.check(pin, turn=True)
                 if transaction is not None and not transaction.is_open:
                     raise errors.transaction_over()
-                if query is not None and query.touches is not None:
-                    link.touched = self.touched = query.touches
+                if query is not None:
+                    self.note(link, query)
+                inside = self.look(link)
                 try:
                     if link.leftovers:
                         await self.branch.close_leftovers(link)
                     result = await self.branch.attempt(link, call)
                 except BaseException as error:
-                    self.failed(link, error)
+                    self.failed(link, query, error, inside)
                     raise
                 self.succeeded(link, query)
         finally:
             self.settle()
         return result
 
-    def check(self, pin: Pin | None = None) -> Link:
-        """The link, if a statement may run on it now."""
+    def note(self, link: Link, query: Query) -> None:
+        """What the statement is going to do to the session."""
+        if query.touches is not None:
+            link.touched = self.touched = query.touches
+        if query.control is not None:
+            link.status = None
+            self.read_only = " READ ONLY" in " ".join(query.text.upper().split())
+
+    def check(self, pin: Pin | None = None, *, turn: bool = False) -> Link:
+        """The link, if a statement may run on it now; `turn`: the caller has the lock."""
+        link = self.link
+        if (
+            link is not None and self.transactions and not link.in_transaction
+            and not link.is_dead and (turn or not self.lock.locked())
+        ):  # fmt: skip
+            self.lose("unknown", "something by the driver's own means ended it", None)
         if self.lost is not None:
             raise self.lost.error()
-        if self.link is None or self.ended:
+        if link is None or self.ended:
             raise self.branch.gone()
         for each in self.pins:
             if each.exclusive and each is not pin:
@@ -181,30 +262,35 @@ class Lease:
                     f"{self.branch.label}: this driver cannot run another statement on the same "
                     f"connection while a {each.reason}. Read it to its end or aclose() it first."
                 )
-        return self.link
+        return link
 
     def succeeded(self, link: Link, query: Query | None) -> None:
         if self.transactions and not link.in_transaction:
             control = None if query is None else query.control
             what = "this statement" if query is None else f"{query!r}"
-            self.lose(ENDED_BY.get(control, "committed"), f"{what} ended it", None)
+            # COMMIT of an aborted transaction is answered with ROLLBACK.
+            outcome = ENDED_BY.get("rollback" if link.status == "ROLLBACK" else control)
+            self.lose(outcome or "committed", f"{what} ended it", None)
 
-    def failed(self, link: Link, error: BaseException) -> None:
-        """After a statement that raised: is the link usable, is the transaction still there?"""
-        inside = bool(self.transactions) or link.in_transaction
+    def failed(self, link: Link, query: Query | None, error: BaseException, inside: bool) -> None:
+        """After a statement that raised: is the link usable, is the transaction still there?
+        `inside`: of one that was open before, raw ones included."""
         alive = self.branch.survives(link, error, self.reads_only)
         if not alive:
             self.drop(error)
             if inside and not self.private:
                 self.lose("rolled_back", "its connection was lost", error)
-        elif self.branch.driver.ends_transaction(error) or (
-            self.transactions and not link.in_transaction
-        ):
-            self.lose("rolled_back", "the server rolled it back", error)
+        elif inside and not self.private and not link.in_transaction:
+            if not self.transactions and query is not None and query.control is not None:
+                return  # a raw end of a raw transaction, as far as it got
+            if self.branch.driver.rolls_back(error):
+                self.lose("rolled_back", "the server rolled it back", error)
+            else:
+                self.lose("committed", "a statement that failed had ended it before", error)
 
     @property
     def reads_only(self) -> bool:
-        return bool(self.transactions) and self.transactions[0].read_only
+        return self.transactions[0].read_only if self.transactions else self.read_only
 
     def lose(self, outcome: Outcome, why: str, cause: BaseException | None) -> None:
         if self.lost is None:
@@ -219,10 +305,14 @@ class Lease:
         if link is None:
             self.settle()
             return
-        inside = bool(self.transactions) or link.in_transaction
-        if (error is not None and poisons(error)) or link.looks_dead():
-            link.busy = error is not None and not link.looks_dead()
-            self.drop(error)
+        inside = self.look(link)
+        if error is not None and poisons(error):
+            link.busy = True
+            self.drop(None)
+            if inside:
+                self.lose("rolled_back", "a cancellation destroyed its connection", error)
+        elif link.is_dead:
+            self.drop(error or ConnectionError("the connection was lost in a connection() block"))
             if inside:
                 self.lose("rolled_back", "its connection was lost", error)
         elif self.transactions and not link.in_transaction:
@@ -235,26 +325,32 @@ class Lease:
     # -- the end ---------------------------------------------------------------------------------
 
     def task_done(self, task: Any) -> None:
-        self.end()
+        """Perhaps it was the last one, and its loop stops: nothing is begun in this very step."""
+        self.cut()
+        self.branch.loop.call_soon(self.settle)
 
     def end(self) -> None:
         """Its task is over, or the database is closed: whoever still uses it learns so."""
+        self.cut()
+        self.settle()
+
+    def cut(self) -> None:
         self.ended = True
         self.lost = None
         for transaction in self.transactions:
-            transaction.is_open = False
+            transaction.cut_off()
         self.transactions.clear()
-        if self.private and self.pins and self.link is not None:
-            self.link.busy = self.link.broken = True  # in the middle of its rows
-            for pin in self.pins:
-                pin.source.abandon()
-        self.pins.clear()
-        self.blocks = 0
-        if self.lock.locked():
-            return  # in mid-statement: settle() comes at its end
         if self.link is not None:
-            self.give_back()
-        self.unbind()
+            self.cut_pins(self.link)
+        self.blocks = 0
+
+    def break_off(self) -> None:
+        """The end of its transaction was cancelled: it is rolled back with its link, and the task
+        goes on with another one, also while somebody's statement still runs on this."""
+        if self.link is not None:
+            self.link.broken = True
+        self.end()
+        self.branch.unbind(self)
 
     def give_back(self) -> Any:
         """To the pool, which cleans it and hands it on."""
@@ -267,6 +363,8 @@ class Lease:
         link, self.link = self.link, None
         if link is not None:
             self.claim.reason = None
+            for pin in self.pins:
+                pin.source.abandon()
             self.branch.discard(link, error)
 
     def unbind(self) -> None:

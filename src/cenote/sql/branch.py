@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
@@ -14,10 +14,11 @@ from ..errors import PoolError, TransactionScopeWarning
 from ..hooks import is_awaitable
 from ..observe import logger, task_name
 from ..pool import Pool
+from ..work import was_cut
 from .binding import Lease
 from .driver import Arguments, Driver, Link
 from .query import Query
-from .scope import acting_task, open_transactions, scope
+from .scope import acting_task, forget_scope, open_transactions, scope
 
 if TYPE_CHECKING:
     from .database import Database
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 LAST_MOMENTS = 2.0  # seconds for a proper end when the loop goes down
+JUST_NOW = 0.001  # seconds since the last answer: as long it is alive without looking
 
 
 class Branch:
@@ -42,6 +44,8 @@ class Branch:
         self.links: set[Link] = set()  # all that are open
         self.epoch = 0  # counted up when a connection is lost: the others are suspect
         self.over = False
+        self._closing: set[Link] = set()  # that end in proper form just now
+        self._all_closed = asyncio.Event()  # after the end
         self._time = loop.time
         self._ping_after_idle = database._ping_after_idle
         self._reset_always = database._reset == "always"
@@ -86,18 +90,35 @@ class Branch:
         link.touched = None
 
     async def _disconnect(self, link: Link) -> None:
+        self._closing.add(link)
         try:
             await link.close()
-        finally:
-            link.terminate()
-            self.links.discard(link)
+        except asyncio.CancelledError:
+            if self._guard is not None and not was_cut():
+                self._closing.discard(link)  # the loop goes down: there is a last moment for it
+                return
+        except BaseException:
+            self._disconnected(link)
+            raise
+        self._disconnected(link)
+
+    def _disconnected(self, link: Link) -> None:
+        link.terminate()
+        self.links.discard(link)
+        self._closing.discard(link)
+        while link.leftovers:
+            link.leftovers.pop().abandon()
+        if self.over and not self.links:
+            self._all_closed.set()
 
     async def _ping(self, link: Link) -> bool:
         try:
             await link.ping()
-        except Exception as error:
-            logger.debug("%s: ping failed: %r", self.label, error)
+        except BaseException as error:
             link.broken = True
+            if not isinstance(error, Exception):
+                raise  # it took too long, or nobody waits for it any more
+            logger.debug("%s: ping failed: %r", self.label, error)
             self.epoch += 1
             return False
         link.epoch = self.epoch
@@ -105,9 +126,13 @@ class Branch:
         return True
 
     def _before_acquire(self, link: Link) -> Any:
-        if link.broken or link.looks_dead():
+        if link.broken:
             return False
         idle = self._time() - link.quiet_since
+        if link.looks_dead() or (idle > JUST_NOW and link.hung_up()):
+            link.broken = True
+            self.epoch += 1
+            return False
         if link.epoch != self.epoch or idle > self._ping_after_idle:
             return self._ping(link)
         return True
@@ -145,14 +170,14 @@ class Branch:
     # -- who holds what --------------------------------------------------------------------------
 
     def current_task(self) -> Any:
-        task = acting_task(self.loop)
+        task = acting_task(self)
         if task is None:
             raise RuntimeError("a database is used from tasks; there is no running task")
         return task
 
     def lease(self) -> Lease | None:
         """What the running task holds; complains about tasks started inside a transaction."""
-        task = acting_task(self.loop)
+        task = acting_task(self)
         lease = self.leases.get(task)
         if lease is not None:
             return lease
@@ -164,7 +189,7 @@ class Branch:
 
     def peek(self) -> Lease | None:
         """The same, without complaining."""
-        task = acting_task(self.loop)
+        task = acting_task(self)
         lease = self.leases.get(task)
         if lease is None and (transaction := self.joined.get(task)) is not None:
             return transaction._lease if transaction.is_open else None
@@ -182,7 +207,7 @@ class Branch:
             )
             if self.database._child_tasks == "error":
                 raise TransactionScopeWarning(text)
-            scope.set(None)  # once for each task
+            forget_scope(self)  # once for each task
             warnings.warn(TransactionScopeWarning(text), stacklevel=depth(sys._getframe()))
             return
 
@@ -210,8 +235,35 @@ class Branch:
 
     # -- statements ------------------------------------------------------------------------------
 
-    async def run(self, name: str, query: Query, parameters: Any) -> Any:
+    def run(self, name: str, query: Query, parameters: Any) -> Coroutine[Any, Any, Any]:
         """One statement of the running task, by the name of the link's method."""
+        work = self._run(name, query, parameters)
+        if self.database._observers:
+            return self.observed(query.keyword, query.text, work)
+        return work
+
+    async def observed(self, operation: str, text: str, work: Awaitable[R]) -> R:
+        """Tell those who watch statements of its beginning and its end."""
+        begun = [self._tell(each, operation, text) for each in self.database._observers]
+        error: BaseException | None = None
+        try:
+            return await work
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            for end in reversed(begun):
+                if end is not None:
+                    self._tell(end, error)
+            del error  # no cycle through this frame
+
+    def _tell(self, observer: Callable[..., Any], *what: Any) -> Any:
+        try:
+            return observer(*what)
+        except Exception:
+            logger.exception("%s: an observer of statements failed", self.label)
+
+    async def _run(self, name: str, query: Query, parameters: Any) -> Any:
         text, arguments = query.bind(parameters)
         if self.leases or self.joined or scope.get() is not None:
             lease = self.lease()
@@ -225,10 +277,15 @@ class Branch:
             if self.driver.is_stale_plan(error) and not link.in_transaction:
                 return await self._run_again(link, claim, name, query, parameters)
             self._failed(link, claim, query, error)
+            if self.driver.is_unsent(error):
+                return await self._run(name, query, parameters)
             raise
         if query.touches is None and not link.in_transaction:
-            link.clean = not self._reset_always
-            self.pool.release(link)
+            if self._reset_always:
+                self.give_back(link)
+            else:
+                link.clean = True
+                self.pool.release(link)
         else:
             self._keep(link, claim, query)
         return result
@@ -239,7 +296,7 @@ class Branch:
         if lease.lost is not None and query.control == "rollback":
             await self.database.rollback()
             return 0
-        return await lease.run(lambda link: getattr(link, name)(text, arguments), query)
+        return await lease.run_alone(lambda link: getattr(link, name)(text, arguments), query)
 
     async def _run_again(
         self, link: Link, claim: Any, name: str, query: Query, parameters: Any
@@ -263,8 +320,7 @@ class Branch:
     def _keep(self, link: Link, claim: Any, query: Query) -> None:
         """Pinned, or given back."""
         lease = self.bind(link, claim, self.current_task())
-        if query.touches is not None:
-            link.touched = lease.touched = query.touches
+        lease.note(link, query)
         lease.settle()
 
     async def attempt(self, link: Link, call: Callable[[Link], Awaitable[R]]) -> R:
@@ -272,7 +328,11 @@ class Branch:
         try:
             return await call(link)
         except Exception as error:
-            if not self.driver.is_stale_plan(error) or link.in_transaction:
+            if link.in_transaction:
+                if not self.driver.is_disconnect(error):
+                    await link.look_again()
+                raise
+            if not self.driver.is_stale_plan(error):
                 raise
         link.forget_plans()
         return await call(link)
@@ -284,10 +344,9 @@ class Branch:
             return False
         if isinstance(error, PoolError):
             return True
-        if self.driver.is_disconnect(error):
+        if self.driver.is_disconnect(error) or link.is_dead:
             link.broken = True
             link.busy = isinstance(error, TimeoutError)
-            self.epoch += 1
             return False
         if self.driver.is_demoted(error) and not reads_only:
             self.pool.retire()
@@ -296,12 +355,19 @@ class Branch:
     # -- giving back -----------------------------------------------------------------------------
 
     def give_back(self, link: Link | None) -> Any:
-        return None if link is None else self.pool.release(link)
+        if link is None:
+            return None
+        reset = link.touched or self._reset_always
+        if link.broken or (reset and not link.can_reset and self.database._reset != "never"):
+            return self.pool.discard(link)  # no failure: that is how it is with this one
+        return self.pool.release(link)
 
     def discard(self, link: Link, error: BaseException | None) -> None:
         """Destroy it; a lost connection is a failure for the breaker, a cancellation is none."""
         link.broken = True
         lost = isinstance(error, Exception) and not isinstance(error, PoolError)
+        if lost:
+            self.epoch += 1
         self.pool.discard(link, error if lost else None)
 
     def gone(self) -> PoolError:
@@ -328,8 +394,8 @@ class Branch:
         try:
             await self.pool.close()
         finally:
-            guard, self._guard = self._guard, None
-            if guard is not None:
+            guard = self._guard
+            if guard is not None and not self.links:  # else it sees to those that are busy
                 await guard.aclose()
 
     def forsake(self) -> None:
@@ -353,10 +419,14 @@ class Branch:
                 self.over = True
                 self.database._leave(self)
                 self.end_leases()
-                try:
-                    async with asyncio.timeout(LAST_MOMENTS):
-                        await self.pool.close()
-                except Exception as error:
-                    logger.debug("%s: not closed properly: %r", self.label, error)
-                for link in self.links:
-                    link.terminate()
+            try:
+                async with asyncio.timeout(LAST_MOMENTS):
+                    self._guard = None
+                    await self.pool.close()
+                    await asyncio.gather(*map(self._disconnect, self.links - self._closing))
+                    if self.links:
+                        await self._all_closed.wait()
+            except Exception as error:
+                logger.debug("%s: not closed properly: %r", self.label, error)
+            for link in [*self.links]:
+                self._disconnected(link)

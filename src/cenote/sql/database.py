@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from inspect import signature
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -20,11 +21,14 @@ from .driver import Link, Plan
 from .query import Query, queries
 from .statement import Statement, Stream
 from .transaction import Transaction
-from .url import Secret, parse
+from .url import Secret, is_text, parse
 
 HOOKS = ("factory", "destructor", "healthcheck", "before_acquire", "before_release")
 POOL_OPTIONS = frozenset(signature(Pool).parameters) - frozenset(HOOKS)
 ACQUIRE_TIMEOUT = 30.0  # seconds, unless given
+LOOK_AGAIN = 0.1  # seconds after which the loop of another thread may have ended
+
+Observer = Callable[[str, str], Callable[[BaseException | None], object] | None]
 
 
 class Database:
@@ -63,19 +67,21 @@ class Database:
             persistent=options.flag("persistent", persistent),
             name=target.label,
         )
-        if connect_args is not None and not isinstance(connect_args, Mapping):
-            raise TypeError(f"connect_args must be a mapping, not {type(connect_args).__name__}")
         self._masked = target.masked
         self._label = self._pool_options["name"]
         self._driver = drivers.load(
             Plan(
                 target,
-                drivers.fresh(dict(connect_args or {})),
+                drivers.fresh(_check_connect_args(connect_args)),
                 options.whole("statement_cache_size", statement_cache_size, least=0),
             )
         )
+        for name in getattr(self._driver, "reserved", ()):
+            if name in self._driver.plan.connect_args:
+                raise ValueError(f"connect_args cannot have {name!r}: cenote needs it for itself")
         self._query: Callable[[str], Query] = queries(self._driver)
         self._branches: dict[asyncio.AbstractEventLoop, Branch] = {}
+        self._observers: tuple[Observer, ...] = ()
         self._connected = False  # a first connection was made
         self._closed = False
 
@@ -179,7 +185,7 @@ class Database:
         if lease.link is None:
             lease.settle()
         elif lost is None or lease.link.in_transaction:
-            await lease.run(lambda link: link.rollback(), None)
+            await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK")
 
     def _lease_in_transaction(self, verb: str) -> Lease:
         lease = self._branch().lease()
@@ -207,7 +213,8 @@ class Database:
         if lease.blocks:
             raise PoolError("release() inside a connection() block: leave the block first")
         async with lease.lock:
-            lease.pins.clear()
+            if lease.link is not None:
+                lease.cut_pins(lease.link)
             operation = lease.give_back()
         if operation is not None:
             await operation.wait()
@@ -215,8 +222,8 @@ class Database:
     @property
     def in_transaction(self) -> bool:
         """Whether the task is in a transaction; takes no connection and asks no server."""
-        link = self._peek()
-        return link is not None and link.in_transaction
+        lease = self._peek_lease()
+        return lease is not None and lease.in_transaction
 
     @property
     def bound_connection(self) -> Any:
@@ -257,6 +264,18 @@ class Database:
     def closed(self) -> bool:
         return self._closed
 
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Call this when a statement begins, with its operation (such as SELECT) and its text; what
+        it returns, if anything, is called at the end, with the error or None. Returns the function
+        that ends it."""
+        options.function("observer", observer)
+        self._observers += (observer,)
+
+        def unobserve() -> None:
+            self._observers = tuple(each for each in self._observers if each is not observer)
+
+        return unobserve
+
     # -- opening and closing ---------------------------------------------------------------------
 
     async def open(self) -> None:
@@ -272,12 +291,7 @@ class Database:
             if loop is here:
                 continue
             del self._branches[loop]
-            if loop.is_closed() or not loop.is_running():
-                branch.forsake()
-            else:
-                elsewhere.append(
-                    asyncio.wrap_future(asyncio.run_coroutine_threadsafe(branch.close(), loop))
-                )
+            elsewhere.append(self._close_elsewhere(loop, branch))
         branch_here = self._branches.get(here)
         try:
             if branch_here is not None:
@@ -287,6 +301,24 @@ class Database:
                 if isinstance(outcome, BaseException):
                     logger.warning("%s: closing in another loop failed: %r", self._label, outcome)
             self._driver.close()
+
+    async def _close_elsewhere(self, loop: asyncio.AbstractEventLoop, branch: Branch) -> None:
+        """In its own loop; if that has ended, or ends before it comes to it, from here."""
+        done: Future[None] = Future()
+
+        def begin() -> None:
+            closing = loop.create_task(branch.close())
+            closing.add_done_callback(lambda _: done.set_result(None))
+
+        try:
+            if loop.is_running():
+                loop.call_soon_threadsafe(begin)
+            while loop.is_running() and not done.done():
+                await asyncio.wait([asyncio.wrap_future(done)], timeout=LOOK_AGAIN)
+        except RuntimeError:
+            pass  # it was closed this very moment
+        if not done.done():
+            branch.forsake()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -330,7 +362,7 @@ class Database:
             value = await value
         if not isinstance(value, str):
             raise TypeError(f"password() must return a string, not {type(value).__name__}")
-        return Secret(value)
+        return _sendable(value)
 
     # -- functions of an embedded database -------------------------------------------------------
 
@@ -395,6 +427,8 @@ class ConnectionBlock:
 
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
     return str(value)
@@ -405,7 +439,21 @@ def _check_password(password: Any, of_url: Secret | None) -> Secret | None:
         return of_url
     if not isinstance(password, str) and not callable(password):
         raise TypeError("password must be a string or a callable that returns one")
+    return _sendable(password) if isinstance(password, str) else Secret(password)
+
+
+def _sendable(password: str) -> Secret:
+    if not is_text(password):
+        raise ValueError("password has a null or half a character, which no server takes")
     return Secret(password)
+
+
+def _check_connect_args(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise TypeError("connect_args must be a mapping from names to values")
+    return dict(given)
 
 
 def _check_pool_options(

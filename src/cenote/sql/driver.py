@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal
 
+from ..observe import logger
 from .placeholders import Dialect, Style, Template
 from .url import Secret, Target
 
@@ -63,7 +64,8 @@ class Source(ABC):
 class Link(ABC):
     """One connection. The drivers fill in the methods, the database layer keeps the notes."""
 
-    __slots__ = ("broken", "busy", "clean", "epoch", "leftovers", "quiet_since", "raw", "touched")
+    __slots__ = ("broken", "busy", "clean", "epoch", "leftovers", "quiet_since", "raw", "status",
+                 "touched")  # fmt: skip
 
     interleaves: ClassVar[bool] = True  # other statements run while a Source is open
 
@@ -76,6 +78,7 @@ class Link(ABC):
         self.epoch = 0  # of the branch when it was last known to be alive
         self.quiet_since = 0.0  # loop time of the last sign of life
         self.leftovers: list[Any] = []  # statements and streams that nobody closed
+        self.status: str | None = None  # what the server answered to the last execute(), if it says
 
     @property
     @abstractmethod
@@ -103,8 +106,11 @@ class Link(ABC):
         """All or nothing."""
 
     @abstractmethod
-    async def stream(self, text: str, arguments: Arguments, keyword: str) -> Source:
-        """Outside a transaction the link is the stream's own, and as before at its end."""
+    async def stream(
+        self, text: str, arguments: Arguments, keyword: str, *, alone: bool
+    ) -> Source:
+        """`alone`: nothing else is done on the link. If not, and outside a transaction, the other
+        statements stay outside of one too, and the session stays as it is."""
 
     @abstractmethod
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None: ...
@@ -125,12 +131,28 @@ class Link(ABC):
         """Close at once, without waiting for anything; harmless after close()."""
 
     def looks_dead(self) -> bool:
-        """Whether the news of its death has reached this machine; no round trip."""
+        """Whether the driver knows that it is over; no round trip."""
         return False
+
+    def hung_up(self) -> bool:
+        """Whether the news of its death has reached this machine, though not yet the driver."""
+        return False
+
+    @property
+    def is_dead(self) -> bool:
+        return self.looks_dead() or self.hung_up()
 
     @abstractmethod
     async def ping(self) -> None:
         """Raises if the server does not answer."""
+
+    async def look_again(self) -> None:  # noqa: B027
+        """After an error in a transaction: learn whether it is still open, if only asking tells."""
+
+    @property
+    def can_reset(self) -> bool:
+        """Whether reset() can do it; a connection that cannot is replaced."""
+        return False
 
     async def reset(self) -> bool:
         """Back to what a new connection is; False: it has to be replaced."""
@@ -153,11 +175,14 @@ class Link(ABC):
             await self.begin(None, False)
         try:
             await work()
+            await self.execute(end, None)
         except Exception:
             if self.in_transaction:
-                await self.execute(undo, None)
+                try:
+                    await self.execute(undo, None)
+                except Exception:  # the first error says why
+                    logger.debug("%s failed", undo, exc_info=True)
             raise
-        await self.execute(end, None)
 
 
 class Prepared:
@@ -187,6 +212,9 @@ class Prepared:
     async def close(self) -> None:
         """Nothing is left on the server."""
 
+    def abandon(self) -> None:
+        """Its link is destroyed: nothing to close any more."""
+
 
 class Driver(ABC):
     """Makes the links of one database, and knows what its errors mean."""
@@ -206,9 +234,13 @@ class Driver(ABC):
         """Whether the connection is gone after this error."""
         return isinstance(error, OSError)
 
-    def ends_transaction(self, error: BaseException) -> bool:
-        """Whether the server rolled back the whole transaction, though the driver does not know."""
+    def is_unsent(self, error: BaseException) -> bool:
+        """Of a connection that was dead when it was handed out: whether nothing was sent on it."""
         return False
+
+    def rolls_back(self, error: BaseException) -> bool:
+        """Of an error after which the transaction is over: whether it was rolled back."""
+        return True
 
     def is_demoted(self, error: BaseException) -> bool:
         """Whether the server has become a read-only one."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator
+from contextvars import Context, ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 if TYPE_CHECKING:
+    from .branch import Branch
     from .transaction import Transaction
 
 Task = asyncio.Task[Any]
@@ -38,17 +39,47 @@ scope: ContextVar[Scope | None] = ContextVar("cenote.scope", default=None)
 
 
 def enter_scope(transaction: Transaction) -> None:
+    _everywhere(_enter, transaction)
+
+
+def leave_scope(transaction: Transaction) -> None:
+    """If the context is the one that entered it; in another one it is over all the same."""
+    _everywhere(_leave, transaction)
+
+
+def forget_scope(branch: Branch) -> None:
+    """The running task was warned of the transactions of this one."""
+    _everywhere(_forget, branch)
+
+
+def _enter(transaction: Transaction) -> None:
     outer = scope.get()
     while outer is not None and _is_over(outer):
         outer = outer.outer
     scope.set(Scope(transaction, outer))
 
 
-def leave_scope(transaction: Transaction) -> None:
-    """If the context is the one that entered it; in another one it is over all the same."""
+def _leave(transaction: Transaction) -> None:
     here = scope.get()
     if here is not None and here.transaction is transaction:
         scope.set(here.outer)
+
+
+def _forget(branch: Branch) -> None:
+    kept = [each for each in open_transactions() if not each.is_of(branch)]
+    scope.set(None)
+    for transaction in reversed(kept):
+        _enter(transaction)
+
+
+def _everywhere(change: Callable[[Any], None], argument: Any) -> None:
+    """In the running task, and in those for which it acts."""
+    change(argument)
+    for context in _waiting_contexts():
+        try:
+            context.run(change, argument)
+        except RuntimeError:
+            pass  # a task that was given the context of its parent: done above
 
 
 def open_transactions() -> Iterator[Transaction]:
@@ -70,24 +101,38 @@ if WAIT_FOR_STARTS_A_TASK:
     _current_tasks: dict[Any, Task] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
     _release_waiter = asyncio.tasks._release_waiter  # type: ignore[attr-defined]
 
-    def acting_task(loop: asyncio.AbstractEventLoop) -> Task | None:
-        """The running task; of a task that its parent awaits in wait_for(), the parent."""
-        task = _current_tasks.get(loop)  # current_task() is slow on 3.11
-        while task is not None and (parent := _waiting_parent(task)) is not None:
-            task = parent
+    def acting_task(branch: Branch) -> Task | None:
+        """The running task; of a task that its parent awaits in wait_for(), the parent, unless it
+        holds something itself: then it was started by somebody else, and before."""
+        task = _current_tasks.get(branch.loop)  # current_task() is slow on 3.11
+        while task is not None and task not in branch.leases and task not in branch.joined:
+            parent = _waiting_parent(task)
+            if parent is None:
+                break
+            task = parent[0]
         return task
 
-    def _waiting_parent(task: Any) -> Task | None:
+    def _waiting_contexts() -> Iterator[Context]:
+        """Of the tasks for which the running one acts."""
+        task = asyncio.current_task()
+        while task is not None and (parent := _waiting_parent(task)) is not None:
+            task, context = parent
+            yield context
+
+    def _waiting_parent(task: Any) -> tuple[Task, Context] | None:
         for callback, _ in task._callbacks or ():
             if type(callback) is partial and callback.func is _release_waiter:
-                for wake_up, _ in callback.args[0]._callbacks or ():
+                for wake_up, context in callback.args[0]._callbacks or ():
                     parent = getattr(wake_up, "__self__", None)
                     if isinstance(parent, asyncio.Task):
-                        return parent
+                        return parent, context
         return None
 
 else:
 
-    def acting_task(loop: asyncio.AbstractEventLoop) -> Task | None:
+    def acting_task(branch: Branch) -> Task | None:
         """The running task."""
-        return asyncio.current_task(loop)
+        return asyncio.current_task(branch.loop)
+
+    def _waiting_contexts() -> Iterator[Context]:
+        return iter(())

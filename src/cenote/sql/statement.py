@@ -218,7 +218,9 @@ class Stream:
     async def _start(self, lease: Lease, reason: str) -> Pin:
         """Pinned in the very step in which it is open."""
         link = lease.check()
-        source = await link.stream(self._text, self._arguments, self._query.keyword)
+        source = await link.stream(
+            self._text, self._arguments, self._query.keyword, alone=lease.private
+        )
         pin = Pin(reason, source, exclusive=not link.interleaves)
         lease.pins[pin] = None
         return pin

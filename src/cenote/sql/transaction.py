@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .. import errors
-from ..errors import PoolError, TransactionLostError
+from ..errors import PoolError
 from ..observe import logger, task_name
-from .binding import Lease
+from .binding import Lease, Pin
 from .driver import ISOLATIONS, Isolation
 from .scope import enter_scope, leave_scope
 from .statement import Stream
@@ -28,10 +28,12 @@ class Transaction:
     __slots__ = (
         "__weakref__",
         "_block",
+        "_cut",
         "_database",
         "_entered",
         "_isolation",
         "_lease",
+        "_older",
         "_savepoint",
         "is_open",
         "read_only",
@@ -45,8 +47,10 @@ class Transaction:
         self.read_only = read_only
         self._lease: Lease | None = None
         self._savepoint: str | None = None
+        self._older: Container[Pin] = ()  # what was open before it
         self._entered = False
         self._block = False  # of `async with`, not of begin()
+        self._cut = False  # ended by the end of its task, or by closing the database
         self.is_open = False
 
     @property
@@ -67,6 +71,7 @@ class Transaction:
         self._lease = lease
         try:
             link = lease.check()
+            self._older = {*lease.pins}
             if lease.transactions or link.in_transaction:
                 if self._isolation is not None or self.read_only:
                     raise ValueError(
@@ -78,7 +83,9 @@ class Transaction:
                     lambda link: link.execute(f"SAVEPOINT {self._savepoint}", None), None
                 )
             else:
-                await lease.run(lambda link: link.begin(self._isolation, self.read_only), None)
+                await lease.run(
+                    lambda link: link.begin(self._isolation, self.read_only), None, verb="BEGIN"
+                )
                 if lease.link is None or lease.ended:
                     raise branch.gone()
         except BaseException:
@@ -94,31 +101,40 @@ class Transaction:
         try:
             if lease.lost is not None:
                 raise lease.lost.error()
-            self._check_top(lease)
             if self._savepoint is None:
                 await self._commit(lease)
             else:
+                self._check_top(lease)
                 await self._release_savepoint(lease)
+        except BaseException as error:
+            self._broken_off(lease, error)
+            raise
         finally:
             self._over(lease)
 
     async def _commit(self, lease: Lease) -> None:
-        link = lease.check()
-        if link.looks_dead():
-            error = errors.transaction_lost("rolled_back", "its connection was lost")
-            lease.drop(error)
-            raise error
+        try:
+            self._check_top(lease)
+            lease.cut_streams(self._older)
+            link = lease.check()
+        except PoolError:
+            await self._roll_back_all(lease)
+            raise
+        if link.is_dead:
+            cause = ConnectionError("the connection was lost before COMMIT")
+            lease.drop(cause)
+            raise errors.transaction_lost("rolled_back", "its connection was lost") from cause
         lease.transactions.remove(self)  # so that its end is no loss
         self.is_open = False
         try:
-            committed = await lease.run(lambda link: link.commit(), None)
+            committed = await lease.run(lambda link: link.commit(), None, verb="COMMIT")
         except Exception as error:
             lease.lost = None
-            if lease.link is None:
+            if lease.link is None and not isinstance(error, PoolError):
                 raise errors.transaction_lost(
                     "unknown", "its connection was lost during COMMIT"
                 ) from error
-            if link.in_transaction:  # refused, and still there
+            if lease.link is not None and link.in_transaction:  # refused, and still there
                 await self._roll_back_quietly(lease)
             raise
         if not committed:
@@ -128,6 +144,7 @@ class Transaction:
 
     async def _release_savepoint(self, lease: Lease) -> None:
         text = f"RELEASE SAVEPOINT {self._savepoint}"
+        lease.cut_streams(self._older)
         try:
             await lease.run(lambda link: link.execute(text, None), None)
         except Exception:
@@ -139,21 +156,33 @@ class Transaction:
         """The whole of it, or back to its savepoint."""
         lease = self._open_lease()
         try:
-            if lease.link is not None and lease.lost is None:
-                self._check_top(lease)
+            if lease.link is not None and self._savepoint is None:
+                await self._roll_back_all(lease)
+            elif lease.link is not None and lease.lost is None:
                 await self._undo(lease)
-            elif lease.link is not None and self._savepoint is None:
-                await self._roll_back_quietly(lease)
+        except BaseException as error:
+            self._broken_off(lease, error)
+            raise
         finally:
             self._over(lease)
 
     async def _undo(self, lease: Lease) -> None:
-        if self._savepoint is not None:
-            name = self._savepoint
+        """Back to its savepoint."""
+        name = self._savepoint
+        self._cut_inner(lease)
+        lease.cut_streams(self._older)
+        try:
             await lease.run(lambda link: link.execute(f"ROLLBACK TO SAVEPOINT {name}", None), None)
             await lease.run(lambda link: link.execute(f"RELEASE SAVEPOINT {name}", None), None)
-        else:
-            await self._roll_back_quietly(lease)
+        except Exception as error:
+            if lease.link is not None:  # what must not stay in it is still there
+                lease.link.broken = True
+                lease.lose("rolled_back", "a savepoint in it could not be rolled back", error)
+            raise
+
+    async def _roll_back_all(self, lease: Lease) -> None:
+        self._cut_inner(lease)
+        await self._roll_back_quietly(lease)
 
     async def _roll_back_quietly(self, lease: Lease) -> None:
         """A connection that breaks now is rolled back by its server."""
@@ -161,21 +190,50 @@ class Transaction:
             lease.transactions.remove(self)
         lease.lost = None
         self.is_open = False
+        lease.cut_streams(self._older)
         try:
-            await lease.run(lambda link: link.rollback(), None)
+            await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK")
         except Exception as error:
             logger.debug("%s: rollback failed: %r", lease.branch.label, error)
             lease.drop(error)
             lease.lost = None
 
+    def _broken_off(self, lease: Lease, error: BaseException) -> None:
+        """Cancelled, perhaps before it was its turn: then it is open on the server."""
+        if isinstance(error, Exception):
+            return
+        if self._savepoint is None:
+            lease.break_off()
+        elif lease.link is not None:
+            lease.link.broken = True
+            lease.lose("rolled_back", "the end of a savepoint in it was cancelled", error)
+
     def _over(self, lease: Lease) -> None:
         self.is_open = False
         leave_scope(self)
         if self in lease.transactions:
+            self._cut_inner(lease)
             lease.transactions.remove(self)
         if not lease.transactions:
             lease.lost = None
         lease.settle()
+
+    def _cut_inner(self, lease: Lease) -> None:
+        """Savepoints inside this one, of other tasks: they end with it."""
+        if self in lease.transactions:
+            first = lease.transactions.index(self) + 1
+            for inner in lease.transactions[first:]:
+                inner.cut_off()
+            del lease.transactions[first:]
+
+    def unjoin(self, task: Any) -> None:
+        if self._lease is not None:
+            self._lease.branch.joined.pop(task, None)
+
+    def cut_off(self) -> None:
+        """Its task or the outer one is over, or the database is closed."""
+        self.is_open = False
+        self._cut = True
 
     def _check_top(self, lease: Lease) -> None:
         if lease.transactions and lease.transactions[-1] is not self:
@@ -195,15 +253,17 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self.is_open:  # rolled back inside, or the database was closed
-            return
+        if not self.is_open:
+            if self._cut and error is None and self._lease is not None:
+                raise self._lease.branch.gone()  # nobody may think that it was committed
+            return  # rolled back inside
         if error is None:
             await self.commit()
             return
         try:
             await self.rollback()
-        except TransactionLostError:
-            logger.debug("the transaction was lost before its block was left", exc_info=True)
+        except Exception:  # the one that leaves the block goes on
+            logger.debug("the transaction was not rolled back in order", exc_info=True)
 
     # -- sharing ---------------------------------------------------------------------------------
 
@@ -263,17 +323,20 @@ class Join:
         lease = self._transaction._open_lease()
         branch = lease.branch
         task = branch.current_task()
-        present = branch.leases.get(task)
+        joined = branch.joined.get(task)
+        present = branch.leases.get(task) if joined is None else joined._lease
         if present is lease:
-            return self._transaction  # its own task
-        if present is not None or task in branch.joined:
-            held = "another transaction" if present is None else present.pin_reason()
+            return self._transaction  # it is inside already
+        if present is not None:
+            held = present.pin_reason() if joined is None else "it joined another transaction"
             raise PoolError(
                 f"task {task_name(task)!r} has a connection already ({held}); "
                 f"end that before join()"
             )
         self._lease, self._task = lease, task
         branch.joined[task] = self._transaction
+        task.add_done_callback(self._leave)
+        enter_scope(self._transaction)
         return self._transaction
 
     async def __aexit__(
@@ -284,7 +347,12 @@ class Join:
     ) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            lease.branch.joined.pop(self._task, None)
+            self._task.remove_done_callback(self._leave)
+            self._leave(self._task)
+            leave_scope(self._transaction)
+
+    def _leave(self, task: Any) -> None:
+        self._transaction.unjoin(task)
 
 
 def check_isolation(value: Any) -> Isolation | None:

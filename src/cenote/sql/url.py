@@ -10,6 +10,8 @@ from urllib.parse import unquote
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _BROKEN_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_UNSEEN = re.compile(r"^\s|\s$|[\x00-\x1f\x7f]")  # as after reading a line of a file
+_UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 _ENCODE = "a character such as / ? # @ : % in a user name or password must be percent-encoded"
 
 
@@ -61,6 +63,8 @@ def parse(url: object) -> Target:
     """The parts of a URL; ValueError says what is wrong with it, and shows no credentials."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a string, not {type(url).__name__}")
+    if _UNSEEN.search(url):
+        raise ValueError("url has a control character, or a space at one of its ends")
     found = _SCHEME.match(url)
     if found is None or found[2] is None:
         raise ValueError(
@@ -70,10 +74,10 @@ def parse(url: object) -> Target:
     rest, _, query = url[found.end() :].partition("?")
     if "#" in rest or "#" in query:
         raise ValueError(f"url has a '#', which has no meaning here: {_ENCODE}")
-    authority, slash, path = rest.partition("/")
+    authority, _, path = rest.partition("/")
     credentials, at, place = authority.rpartition("@")
-    if slash and "@" in path:
-        raise ValueError(f"url has an '@' after the first '/': {_ENCODE}")
+    if "@" in path or "@" in query:  # else a part of a password would be taken for an option
+        raise ValueError(f"url has an '@' after the first '/' or '?': {_ENCODE}")
     user, colon, password = credentials.partition(":")
     return Target(
         scheme=found[1].lower(),
@@ -93,6 +97,8 @@ def _host(text: str) -> tuple[str, int | None]:
         port = rest[1:]
     else:
         name, _, port = text.partition(":")
+    if not name:
+        raise ValueError("url has an empty host: leave out the port, too, or name the host")
     if not port:
         return _decoded("host", name), None
     if not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
@@ -119,6 +125,16 @@ def _decoded(what: str, text: str) -> str:
         raise ValueError(f"url has a '%' in its {what} that is not followed by two hex digits: "
                          f"write %25 for a percent sign")  # fmt: skip
     try:
-        return unquote(text, errors="strict")
+        decoded = unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise ValueError(f"url has a {what} that is not UTF-8 when decoded") from None
+        decoded = ""
+    if text and not decoded:  # not raised above: that error knows the whole text
+        raise ValueError(f"url has a {what} that is not UTF-8 when decoded")
+    if not is_text(decoded):
+        raise ValueError(f"url has a {what} with a null or half a character, which no server takes")
+    return decoded
+
+
+def is_text(value: str) -> bool:
+    """Whether drivers can send it: their own errors about what they cannot send would show it."""
+    return not _UNSENDABLE.search(value)
