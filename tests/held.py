@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 from backends import WAIT, Backend, eventually
+
+ENDINGS = ("return", "exception", "cancellation")  # of a task
 
 _ALIVE = {
     "asyncpg": "select count(*) from pg_stat_activity where pid = ?",
@@ -74,5 +76,42 @@ async def sessions_end(backend: Backend, numbers: Iterable[Any]) -> None:
         return
     async with backend.database(max_size=1) as db, asyncio.timeout(WAIT):
         for number in numbers:
-            while await db.fetch_val(_ALIVE[backend.name], [number]):
+            while await db.fetch_val(_ALIVE[backend.name], [number]):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+
+
+def branch_of(db: Any) -> Any:
+    return db._branches[asyncio.get_running_loop()]
+
+
+async def _end(task: asyncio.Task[Any], ready: asyncio.Event, ending: str) -> None:
+    """Wait until it is over; `ready` is set when there is something to leave behind."""
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if ending == "cancellation":
+        task.cancel()
+    waiting.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() == (ending == "cancellation")
+    if ending != "cancellation":
+        assert (type(task.exception()) is KeyError) == (ending == "exception"), task.exception()
+
+
+async def leave(
+    what: Callable[[], Awaitable[Any]], ending: str, kept: list[Any] | None = None
+) -> None:
+    """Do this in a task that ends so; what it gives outlives the task in `kept`."""
+    ready = asyncio.Event()
+
+    async def work() -> None:
+        result = await what()
+        if kept is not None:
+            kept.append(result)
+        del result
+        ready.set()
+        if ending == "exception":
+            raise KeyError
+        if ending == "cancellation":
+            await asyncio.Event().wait()
+
+    await _end(asyncio.create_task(work()), ready, ending)

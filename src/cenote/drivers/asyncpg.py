@@ -173,6 +173,10 @@ class AsyncpgLink(Link):
         # A class of the user's has a reset of its own, which may be less thorough.
         return not getattr(self.raw, "codecs", True)
 
+    def greeted(self) -> None:
+        if isinstance(self.raw, Connection):
+            self.raw.codecs = False  # those of on_connect are set again after every reset
+
     async def reset(self) -> bool:
         if not self.can_reset:
             return False

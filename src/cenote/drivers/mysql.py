@@ -345,6 +345,8 @@ class MysqlDriver(Driver):
 
     async def kill(self, thread: int) -> None:
         """Stop what a connection does that was cut off."""
+        if self.ask_password is not None:
+            self._password = await self.ask_password()  # the old one may have expired
         connection = await self._connect()
         try:
             await connection.query(f"KILL {int(thread)}")

@@ -111,6 +111,8 @@ class PsycopgLink(Link):
         return None if row is None else row[0]
 
     async def _run(self, text: Any, arguments: Arguments, prepare: bool | None = None) -> Any:
+        if prepare is None and arguments is None and ";" in text.rstrip("; \r\n\t"):
+            prepare = False  # perhaps several statements, which cannot be prepared
         cursor = self.raw.cursor(row_factory=named)
         return await self.hurry(cursor.execute(text, arguments, prepare=prepare))
 

@@ -87,6 +87,7 @@ class Branch:
                 await answer
             if link.in_transaction:
                 await link.rollback()
+            link.greeted()
         link.touched = None
 
     async def _disconnect(self, link: Link) -> None:
@@ -133,7 +134,7 @@ class Branch:
             link.broken = True
             self.epoch += 1
             return False
-        if link.epoch != self.epoch or idle > self._ping_after_idle:
+        if link.epoch != self.epoch or idle >= self._ping_after_idle:
             return self._ping(link)
         return True
 
@@ -161,7 +162,7 @@ class Branch:
             await self._greet(link)
         link.touched = None
         link.quiet_since = self.loop.time()
-        return True
+        return not link.in_transaction  # SET autocommit = 0 and reset="never"
 
     async def close_leftovers(self, link: Link) -> None:
         while link.leftovers:

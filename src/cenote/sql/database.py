@@ -79,6 +79,7 @@ class Database:
         for name in getattr(self._driver, "reserved", ()):
             if name in self._driver.plan.connect_args:
                 raise ValueError(f"connect_args cannot have {name!r}: cenote needs it for itself")
+        self._driver.ask_password = self._get_password
         self._query: Callable[[str], Query] = queries(self._driver)
         self._branches: dict[asyncio.AbstractEventLoop, Branch] = {}
         self._observers: tuple[Observer, ...] = ()

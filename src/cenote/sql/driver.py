@@ -106,9 +106,7 @@ class Link(ABC):
         """All or nothing."""
 
     @abstractmethod
-    async def stream(
-        self, text: str, arguments: Arguments, keyword: str, *, alone: bool
-    ) -> Source:
+    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
         """`alone`: nothing else is done on the link. If not, and outside a transaction, the other
         statements stay outside of one too, and the session stays as it is."""
 
@@ -161,6 +159,9 @@ class Link(ABC):
     async def prepare(self, template: Template, text: str) -> Prepared:
         """A statement that stays ready on the server, if the driver can; `text`: as given."""
         return Prepared(self, template.text)
+
+    def greeted(self) -> None:  # noqa: B027
+        """on_connect has run: what it did belongs to every connection."""
 
     def forget_plans(self) -> None:  # noqa: B027
         """After a plan went stale: prepare everything anew."""
@@ -225,6 +226,7 @@ class Driver(ABC):
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.ask_password: Callable[[], Awaitable[Secret | None]] | None = None  # for one more
 
     @abstractmethod
     async def connect(self, password: Secret | None) -> Link:

@@ -86,8 +86,10 @@ class Transaction:
                 await lease.run(
                     lambda link: link.begin(self._isolation, self.read_only), None, verb="BEGIN"
                 )
-                if lease.link is None or lease.ended:
+                if lease.ended:
                     raise branch.gone()
+                if lease.link is None:
+                    raise errors.transaction_lost("rolled_back", "its connection was lost")
         except BaseException:
             lease.settle()
             raise
