@@ -1,237 +1,28 @@
-"""The demo: a real pool, 100 tasks, and a backend in memory that goes down and comes back."""
+"""What the demo shows: a panel in the terminal, or lines; and a summary at the end."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import random
 import shutil
-import sys
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-from . import caller
-from .breaker import ConsecutiveFailures
-from .errors import AcquireTimeoutError
-from .observe import PoolEvent, Stats
-from .pool import Pool
-from .states import CircuitState
+from ..errors import AcquireTimeoutError
+from ..observe import PoolEvent, Stats
+from ..states import CircuitState
 
-TASKS: Final = 100
-RESOURCES: Final = 20
+if TYPE_CHECKING:
+    from .play import Play
+
 FRAME: Final = 0.05  # seconds between two pictures
 LINE: Final = 1.0  # seconds between two lines, without a terminal
-MOST: Final = 250  # operations a second that fill a bar
-NEWS: Final = 0.5  # seconds between two reports of what happens often
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """A part of the play. Durations are seconds; `--fast` shortens them all."""
-
-    title: str
-    length: float
-    query: float  # how long the backend takes, on average
-    pause: float  # how long a task thinks between two queries, on average
-    down: bool = False
-
-
-ACTS: Final = (
-    Act("a calm day", 3.0, query=0.05, pause=0.45),
-    Act("rush hour", 3.0, query=0.09, pause=0.02),
-    Act("the backend is down", 2.2, query=0.05, pause=0.30, down=True),
-    Act("the backend is back", 4.0, query=0.05, pause=0.40),
-)
-
-
-def run(*, seed: int, fast: bool, color: bool) -> int:
-    screen = Screen(sys.stdout, color=color)
-    demo = Demo(random.Random(seed), 0.25 if fast else 1.0, screen)
-    # What the pool logs is told here as news.
-    logging.getLogger("cenote").addHandler(logging.NullHandler())
-    # The demo plays an application: the lines that hold resources are in this file.
-    caller._internal[run.__code__.co_filename] = False
-    try:
-        asyncio.run(demo.run())
-    except KeyboardInterrupt:
-        print("interrupted")
-        return 130
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
-
-
-# -- the backend ---------------------------------------------------------------------------------
-
-
-class Backend:
-    """Takes its time, forgets sessions that are idle for long, and may be down."""
-
-    def __init__(self, chance: random.Random, pace: float) -> None:
-        self.chance = chance
-        self.pace = pace
-        self.query = 0.0  # seconds, on average
-        self.down = False
-        self._sessions: set[Session] = set()
-
-    async def connect(self) -> Session:
-        await self.delay(0.06)
-        if self.down:
-            raise ConnectionRefusedError("the backend refused the connection")
-        session = Session(self)
-        self._sessions.add(session)
-        return session
-
-    def disconnect(self, session: Session) -> None:
-        self._sessions.discard(session)
-
-    def play(self, act: Act) -> None:
-        self.query = act.query
-        self.down = act.down
-        if act.down:
-            for session in self._sessions:
-                session.alive = False
-
-    def drop_idle(self) -> None:
-        """As a firewall does: nobody is told."""
-        longest = asyncio.get_running_loop().time() - 0.3 * self.pace
-        for session in self._sessions:
-            if session.used_at < longest:
-                session.alive = False
-
-    async def delay(self, seconds: float) -> None:
-        await asyncio.sleep(seconds * self.chance.uniform(0.5, 1.5) * self.pace)
-
-
-class Session:
-    """The resource: one connection to the backend."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.alive = True
-        self.used_at = asyncio.get_running_loop().time()
-        self._backend = backend
-
-    async def query(self, seconds: float | None = None) -> None:
-        self.used_at = asyncio.get_running_loop().time()
-        if seconds is None:
-            await self._backend.delay(self._backend.query)
-        else:
-            await asyncio.sleep(seconds * self._backend.pace)
-        self.used_at = asyncio.get_running_loop().time()
-        if not self.alive:
-            raise ConnectionResetError("the backend closed the connection")
-
-    async def ping(self) -> bool:
-        await self._backend.delay(0.005)
-        return self.alive
-
-    def close(self) -> None:
-        self._backend.disconnect(self)
-
-
-# -- the play ------------------------------------------------------------------------------------
-
-
-class Demo:
-    def __init__(self, chance: random.Random, pace: float, screen: Screen) -> None:
-        self.chance = chance
-        self.pace = pace
-        self.length = sum(act.length for act in ACTS) * pace
-        self.screen = screen
-        self.act = ACTS[0]
-        self.backend = Backend(chance, pace)
-        self.pool: Pool[Session] = Pool(
-            self.backend.connect,
-            destructor=Session.close,
-            healthcheck=Session.ping,
-            healthcheck_interval=0.4 * pace,
-            min_size=RESOURCES // 2,
-            max_size=RESOURCES,
-            hold_warning=1.0 * pace,
-            lifo=True,
-            strategy=ConsecutiveFailures(5, recovery_timeout=0.8 * pace, success_threshold=3),
-            name="backend",
-        )
-        self.tally = Tally(0.0)
-
-    async def run(self) -> None:
-        self.tally = Tally(asyncio.get_running_loop().time())
-        self.pool.subscribe(self.tally.hear)
-        watcher = asyncio.create_task(self.watch())
-        self.screen.start()
-        try:
-            async with self.pool:
-                await self.perform()
-            self.screen.draw(self, last=True)
-        finally:
-            watcher.cancel()
-            self.screen.stop()
-        for line in summary(self.tally, self.pool.stats(), self.screen):
-            self.screen.print(line)
-
-    async def perform(self) -> None:
-        tasks = [
-            asyncio.create_task(self.report(), name="nightly-report"),
-            asyncio.create_task(self.checkout(), name="checkout"),
-        ]
-        for number in range(1, TASKS - len(tasks) + 1):
-            tasks.append(asyncio.create_task(self.worker(), name=f"worker-{number:02}"))
-        try:
-            for act in ACTS:
-                self.act = act
-                self.backend.play(act)
-                self.tally.say("scene", act.title)
-                await asyncio.sleep(act.length * self.pace)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-
-    async def worker(self) -> None:
-        while True:
-            await self.think(self.act.pause)
-            await self.ask()
-
-    async def report(self) -> None:
-        """Somebody's slow query, at the worst moment."""
-        await asyncio.sleep((ACTS[0].length + 0.6) * self.pace)
-        await self.ask(1.5)
-
-    async def checkout(self) -> None:
-        """In a hurry: it would rather fail than wait, and the error says why it failed."""
-        await asyncio.sleep((ACTS[0].length + 1.7) * self.pace)
-        while True:
-            await self.ask(timeout=0.15)
-            await self.think(0.5)
-
-    async def ask(self, seconds: float | None = None, *, timeout: float = 2.0) -> None:
-        """One operation, its resource included."""
-        try:
-            async with self.pool.acquire(timeout=timeout * self.pace) as session:
-                try:
-                    await session.query(seconds)
-                except ConnectionError as error:
-                    self.pool.discard(session, error)
-                    raise
-        except Exception as error:
-            self.tally.failed(error)
-            await self.think(0.4)
-        else:
-            self.tally.served += 1
-
-    async def think(self, seconds: float) -> None:
-        await asyncio.sleep(seconds * self.chance.uniform(0.5, 1.5) * self.pace)
-
-    async def watch(self) -> None:
-        while True:
-            self.screen.draw(self)
-            await asyncio.sleep(FRAME)
-            self.backend.drop_idle()
+MOST: Final = 400  # operations a second that fill a bar
+NEWS: Final = 2.0  # seconds between two reports of what happens often
 
 
 class Tally:
@@ -247,6 +38,7 @@ class Tally:
         self.news: list[tuple[float, str, str]] = []  # not told yet: time, subject, text
         self._replaced = 0  # by health checks, since that was last told
         self._replaced_told = 0.0
+        self._held_told = 0.0
 
     def hear(self, event: PoolEvent) -> None:
         match event.kind:
@@ -256,14 +48,15 @@ class Tally:
                 state = CircuitState(event.reason or "")
                 self.states.append((event.time - self.began, state))
                 self.say("breaker", f"{state}: {MEANING[state]}")
-            case "check_failed":
+            case "check_failed" | "rejected":
                 self._replaced += 1
-            case "held_long":
+            case "held_long" if event.time - self._held_told > NEWS:
+                self._held_told = event.time
                 self.say(
                     "held", f"by {event.task} for {event.duration:.2f} s, {near(event.reason)}"
                 )
         if self._replaced and event.time - self._replaced_told > NEWS:
-            self.say("health", f"dead while idle, replaced: {self._replaced}")
+            self.say("replaced", f"dead while idle, or touched: {self._replaced}")
             self._replaced, self._replaced_told = 0, event.time
 
     def failed(self, error: Exception) -> None:
@@ -290,20 +83,22 @@ MEANING: Final = {
 
 def near(text: str | None) -> str:
     """Paths as seen from where the package is: the rest is too long for a line."""
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return (text or "").replace(home + os.sep, "")
 
 
-def summary(tally: Tally, stats: Stats, screen: Screen) -> Iterator[str]:
+def summary(play: Play, stats: Stats, money: int, expected: int) -> Iterator[str]:
+    tally, screen = play.tally, play.screen
+
     def row(name: str, *parts: str) -> Iterator[str]:
         """As many parts to a line as there is room for."""
         line = ""
         for part in parts:
-            if line and len(line) + len(part) > screen.width() - 17:
-                yield f"  {screen.paint(f'{name:<11}', 'dim')}{line}"
+            if line and len(line) + len(part) > screen.width() - 18:
+                yield f"  {screen.paint(f'{name:<12}', 'dim')}{line}"
                 name, line = "", ""
             line += f"{'   ' if line else ''}{part}"
-        yield f"  {screen.paint(f'{name:<11}', 'dim')}{line}"
+        yield f"  {screen.paint(f'{name:<12}', 'dim')}{line}"
 
     ends = [since for since, _ in tally.states[1:]] + [tally.elapsed()]
     waits = sorted(tally.waits) or [0.0]
@@ -312,7 +107,7 @@ def summary(tally: Tally, stats: Stats, screen: Screen) -> Iterator[str]:
     yield from row("operations", f"{tally.served:,} served", f"{tally.errors.total():,} failed")
     yield from row("errors", *(f"{kind} {n:,}" for kind, n in tally.errors.most_common()))
     yield from row(
-        "resources", f"{stats.created} created", f"{sum(stats.destroyed.values())} destroyed"
+        "connections", f"{stats.created} created", f"{sum(stats.destroyed.values())} destroyed"
     )
     yield from row("destroyed", *(f"{why} {n}" for why, n in sorted(stats.destroyed.items())))
     yield from row("leases", f"{stats.acquired:,} acquired", f"{stats.released:,} returned")
@@ -328,6 +123,9 @@ def summary(tally: Tally, stats: Stats, screen: Screen) -> Iterator[str]:
             for (since, state), end in zip(tally.states, ends, strict=True)
         ),
     )
+    yield from row("forgotten", f"{play.rolled_back} transactions", "rolled back")
+    kept = "not a coin is lost" if money == expected else "MONEY IS LOST"
+    yield from row("money", f"{expected:,} before", f"{money:,} after", kept)
     if tally.sample:
         yield ""
         yield screen.paint("What an AcquireTimeoutError says at 3 a.m.", "bold")
@@ -352,7 +150,14 @@ STATE_STYLE: Final = {
     CircuitState.INACTIVE: "red",
     CircuitState.RECOVERING: "yellow",
 }
-SUBJECT_STYLE: Final = {"scene": "bold", "breaker": "yellow", "error": "red", "health": "green"}
+SUBJECT_STYLE: Final = {
+    "scene": "bold",
+    "breaker": "yellow",
+    "error": "red",
+    "broken": "red",
+    "returned": "green",
+    "replaced": "green",
+}
 LABEL: Final = 12  # columns before the bars
 VALUE: Final = 24  # columns after them
 
@@ -394,11 +199,16 @@ class Screen:
         self._line_due = LINE  # elapsed seconds
         self._history: defaultdict[str, dict[int, float]] = defaultdict(dict)  # by column: 0 to 1
         self._served = self._failed = 0  # at the last picture
+        self._tasks = self._connections = 1
 
-    def start(self) -> None:
+    def start(self, tasks: int, connections: int) -> None:
+        self._tasks, self._connections = tasks, connections
+        self._drawn, self._line_due = 0, LINE
+        self._served = self._failed = 0
+        self._history.clear()
         if self._live:
             self._stream.write("\x1b[?25l")
-        self.print(self.paint(f"cenote: {TASKS} tasks share {RESOURCES} resources", "bold"))
+        self.print(self.paint(f"cenote: {tasks} tasks share {connections} connections", "bold"))
 
     def stop(self) -> None:
         if self._live:
@@ -416,7 +226,7 @@ class Screen:
     def print(self, line: str) -> None:
         self._stream.write(line + "\n")
 
-    def draw(self, demo: Demo, *, last: bool = False) -> None:
+    def draw(self, demo: Play, *, last: bool = False) -> None:
         tally = demo.tally
         news, tally.news = tally.news, []
         if self._live:
@@ -440,7 +250,7 @@ class Screen:
         style = SUBJECT_STYLE.get(subject, "cyan")
         return self._fit([(f"{time:6.2f} s  ", "dim"), (f"{subject:<8} ", style), (text, "")])
 
-    def _status(self, demo: Demo) -> str:
+    def _status(self, demo: Play) -> str:
         pool, tally = demo.pool, demo.tally
         elapsed = min(tally.elapsed(), demo.length)
         return (
@@ -449,7 +259,7 @@ class Screen:
             f"{tally.served:,} served, {tally.errors.total():,} failed"
         )
 
-    def _panel(self, demo: Demo, *, last: bool) -> list[Line]:
+    def _panel(self, demo: Play, *, last: bool) -> list[Line]:
         pool, tally = demo.pool, demo.tally
         elapsed = demo.length if last else min(tally.elapsed(), demo.length)
         columns = max(10, min(60, self.width() - LABEL - VALUE))
@@ -483,13 +293,13 @@ class Screen:
             self._row("breaker", self._states(demo, column, columns), pool.state),
         ]
 
-    def _note(self, demo: Demo, column: int) -> None:
+    def _note(self, demo: Play, column: int) -> None:
         """The highest of each column: a picture later it may be gone."""
         served, failed = demo.tally.served, demo.tally.errors.total()
         most = MOST * FRAME / demo.pace
         for name, value in (
-            ("in use", demo.pool.active_count / RESOURCES),
-            ("waiting", demo.pool.waiting_count / TASKS),
+            ("in use", demo.pool.active_count / self._connections),
+            ("waiting", demo.pool.waiting_count / self._tasks),
             ("served", (served - self._served) / most),
             ("failed", (failed - self._failed) / most),
         ):
@@ -504,7 +314,7 @@ class Screen:
         )
         return [(text, style)]
 
-    def _states(self, demo: Demo, column: int, columns: int) -> Line:
+    def _states(self, demo: Play, column: int, columns: int) -> Line:
         """One glyph for each column, and at least one for each state."""
         states = [CircuitState.ACTIVE] * column
         begin = -1

@@ -1,0 +1,55 @@
+"""The demo: 100 tasks, 20 connections to an embedded database, and a minute of trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import sys
+
+from .. import caller
+from . import play, screen
+
+__all__ = ["run"]
+
+
+def run(*, seed: int, fast: bool, color: bool, page: bool, port: int, serve: bool) -> int:
+    # What the pool logs is told here as news.
+    logging.getLogger("cenote").addHandler(logging.NullHandler())
+    logging.getLogger("cenote").propagate = False
+    # The demo plays an application: the lines that hold connections are in this file.
+    caller._internal[play.__file__] = False
+    try:
+        asyncio.run(_run(random.Random(seed), 0.1 if fast else 1.0, color, page, port, serve))
+    except KeyboardInterrupt:
+        print("interrupted")
+        return 130
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+async def _run(
+    chance: random.Random, pace: float, color: bool, page: bool, port: int, serve: bool
+) -> None:
+    shown = screen.Screen(sys.stdout, color=color)
+    server = None
+    if page:
+        from ..extras.dashboard import serve_dashboard  # only if it is wanted
+
+        try:
+            server = await serve_dashboard(port=port)
+        except OSError as error:
+            print(f"no page: port {port} cannot be used ({error.strerror})", file=sys.stderr)
+    try:
+        if server is not None:
+            shown.print(f"Watch it live: {server.url}")
+        async with play.Play(chance, pace, shown) as story:
+            await story.once()
+            while serve:
+                shown.print("")
+                await story.once()
+    finally:
+        if server is not None:
+            await server.close()
