@@ -17,7 +17,7 @@ from tests.servers import MariaDBServer, PostgresServer
 
 import cenote
 
-from . import databases, handlers, memory, statements, throughput, uncontended, waiters
+from . import databases, handlers, memory, observed, statements, throughput, uncontended, waiters
 from .measure import FULL, QUICK, Goal, Samples, Scale
 
 Report = dict[str, Samples]
@@ -63,6 +63,9 @@ async def run_pools(scale: Scale, url: str | None) -> tuple[Report, list[Goal]]:
     hand_off, cancel, report["waiters"] = await waiters.run(scale)
     print(f"{hand_off}\n\n{cancel}\n", flush=True)
     table, report["contended"] = await throughput.run(scale)
+    print(f"{table}\n", flush=True)
+    table, more, report["observed"] = await observed.run(scale)
+    goals += more
     print(f"{table}\n", flush=True)
     resources, tasks, report["memory"] = await memory.run(scale)
     print(f"{resources}\n\n{tasks}\n", flush=True)

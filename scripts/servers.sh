@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# servers.sh [redis] [postgresql] [mariadb] [pgbouncer]: makes sure that the servers which the tests and the
-# benchmarks start (default: all) exist, or says how to get them and what will be skipped without them.
+# servers.sh [redis] [postgresql] [mariadb] [pgbouncer] [chromium]: makes sure that the programs which the tests
+# and the benchmarks start (default: all) exist, or says how to get them and what will be skipped without them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,13 +18,15 @@ found() {
         postgresql) exists postgres && exists initdb ;;
         mariadb) exists mariadbd && exists mariadb-install-db ;;
         pgbouncer) exists pgbouncer ;;
-        *) say "unknown server '$1'; there are: redis postgresql mariadb pgbouncer" && exit 2 ;;
+        chromium) exists chromium && exists chromedriver ;;
+        *) say "unknown server '$1'; there are: redis postgresql mariadb pgbouncer chromium" && exit 2 ;;
     esac
 }
 
 package() {
     case $1 in
         redis | mariadb) echo "$1-server" ;;
+        chromium) echo chromium chromium-driver ;;
         *) echo "$1" ;;
     esac
 }
@@ -40,18 +42,20 @@ skipped() {
             ;;
         mariadb) fixtures='mariadb_server|backends' ;;
         pgbouncer) fixtures=pgbouncer ;;
+        chromium) fixtures=browser ;;
     esac
     files=$(grep -lwE "$fixtures" tests/test_*.py | paste -sd ' ') || true
     echo "without $1 the tests that use it are skipped, in: ${files:-no file}$benchmarks"
 }
 
 servers=("$@")
-[[ $# != 0 ]] || servers=(redis postgresql mariadb pgbouncer)
+[[ $# != 0 ]] || servers=(redis postgresql mariadb pgbouncer chromium)
 missing=() packages=()
 for server in "${servers[@]}"; do
     if ! found "$server"; then
         missing+=("$server")
-        packages+=("$(package "$server")")
+        read -ra names <<<"$(package "$server")"
+        packages+=("${names[@]}")
     fi
 done
 [[ ${#missing[@]} != 0 ]] || exit 0

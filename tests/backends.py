@@ -1,4 +1,4 @@
-"""The databases that the conformance suite runs on: one description each, and no ifs in the tests."""
+"""The databases that the conformance suite runs on, one description each: no ifs in the tests."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ class Backend:
     session: str = ""  # a query for the number of the server's session; empty: there are none
     kill: str = ""  # ends the session whose number is put in
     sessions: str = ""  # how many sessions `app` has
-    # Statements that touch the session, and for each a query that shows it and what it shows before.
+    # Statements that touch the session, each with a query that shows it.
     touches: tuple[tuple[str, str], ...] = ()
     raw_begin: str = "BEGIN"
     interleaves: bool = True
@@ -88,7 +88,7 @@ def check_branch(branch: Any) -> None:
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait until it is true; fails after a while."""
     async with asyncio.timeout(WAIT):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -103,7 +103,10 @@ def sqlite(directory: Path) -> Backend:
             "select count(*) from c"
         ),
         touches=(
-            ("create temp table secret (a int)", "select count(*) from pragma_table_list where schema = 'temp'"),
+            (
+                "create temp table secret (a int)",
+                "select count(*) from pragma_table_list where schema = 'temp'",
+            ),
             ("pragma foreign_keys = on", "pragma foreign_keys"),
             ("pragma cache_size = 123", "pragma cache_size"),
             ("attach ':memory:' as other", "select count(*) from pragma_database_list"),
@@ -121,12 +124,22 @@ _POSTGRESQL = {
     "touches": (
         ("set search_path to pg_catalog", "select current_setting('search_path')"),
         ("set time zone 'Asia/Tokyo'", "select current_setting('timezone')"),
-        ("select set_config('cenote.mine', '1', false)", "select coalesce(current_setting('cenote.mine', true), '')"),
+        (
+            "select set_config('cenote.mine', '1', false)",
+            "select coalesce(current_setting('cenote.mine', true), '')",
+        ),
         ("create temp table secret (a int)", "select to_regclass('pg_temp.secret')::text"),
-        ("select pg_advisory_lock(4711)", "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"),
+        (
+            "select pg_advisory_lock(4711)",
+            "select count(*) from pg_locks "
+            "where locktype = 'advisory' and pid = pg_backend_pid()",
+        ),
         ("listen news", "select count(*) from pg_listening_channels()"),
         ("prepare mine as select 1", "select count(*) from pg_prepared_statements where from_sql"),
-        ("set session characteristics as transaction read only", "select current_setting('default_transaction_read_only')"),
+        (
+            "set session characteristics as transaction read only",
+            "select current_setting('default_transaction_read_only')",
+        ),
     ),
 }  # fmt: skip
 
@@ -170,7 +183,10 @@ def mysql(server: Any) -> Backend:
             ("set sql_mode = 'ANSI_QUOTES'", "select @@sql_mode"),
             ("set time_zone = '+05:00'", "select @@time_zone"),
             ("set @mine = 5", "select @mine"),
-            ("create temporary table secret (a int)", "select count(*) from information_schema.tables where table_name = 'secret'"),
+            (
+                "create temporary table secret (a int)",
+                "select count(*) from information_schema.tables where table_name = 'secret'",
+            ),
             ("select get_lock('mine', 0)", "select is_used_lock('mine')"),
             ("prepare mine from 'select 1'", "select 0"),
             ("use information_schema", "select database()"),

@@ -21,6 +21,7 @@ TITLES = [
     "## Hand-off to the oldest of many waiters",
     "## Cancelling a waiter in the middle of many",
     "## Contended: 100 tasks over 10 resources",
+    "## Watched: take and give back",
     "## Memory of an idle resource, without the resource itself",
     "## Memory of a waiting task",
     "## Statements with aiosqlite: 100 tasks over 10 connections",
@@ -63,13 +64,17 @@ def test_a_quick_run_prints_every_table(tmp_path: Path) -> None:
 
     report = json.loads(raw.read_text())
     samples = report["samples"]
-    parts = {"uncontended", "waiters", "contended", "memory", "statements"}
+    parts = {"uncontended", "waiters", "contended", "observed", "memory", "statements"}
     assert samples.keys() == (parts | {"handlers"} if HOOKS in titles else parts)
     numbers = [value for part in samples.values() for case in part.values() for value in case]
     assert min(numbers) > 0
     marks = [goal["mark"] for goal in report["goals"]]
+    watched = [goal["mark"] for goal in report["goals"] if ", to bare" in goal["what"]]
+    assert len(watched) == 2
+    assert set(watched) <= {"PASS", "over", "skipped"}
     assert set(marks[:2]) <= {"PASS", "over"}
-    assert marks[2:] == ["skipped"] * 5
+    assert len(marks) == 9
+    assert marks.count("skipped") == 5 + watched.count("skipped")
 
 
 @pytest.mark.skipif(cenote.core == "pure", reason="the core is pure: there are no C hooks")

@@ -85,11 +85,11 @@ async def test_placeholders_in_strings_and_comments(backend: Backend) -> None:
 
 async def test_mismatched_parameters(backend: Backend) -> None:
     async with backend.database() as db:
-        with pytest.raises(ValueError, match="2 placeholders.*1 parameter"):
+        with pytest.raises(ValueError, match=r"2 placeholders.*1 parameter"):
             await db.fetch_val("select ?, ?", [1])
-        with pytest.raises(ValueError, match="missing.*b"):
+        with pytest.raises(ValueError, match=r"missing.*b"):
             await db.fetch_val("select :a, :b", {"a": 1})
-        with pytest.raises(ValueError, match="left over.*c"):
+        with pytest.raises(ValueError, match=r"left over.*c"):
             await db.fetch_val("select :a", {"a": 1, "c": 2})
         with pytest.raises(TypeError, match="parameters"):
             await db.fetch_val("select ?", "x")
@@ -102,7 +102,7 @@ async def test_execute_many_is_all_or_nothing(backend: Backend) -> None:
         await db.execute_many(insert, [[1, "a"], [2, "b"]])
         await db.execute_many(f"insert into {table} values (:i, :n)", [{"i": 3, "n": "c"}])
         await db.execute_many(insert, [])
-        with pytest.raises(Exception, match="(?i)unique|duplicate"):
+        with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
             await db.execute_many(insert, [[4, "d"], [1, "again"], [5, "e"]])
         assert await db.fetch_val(f"select count(*) from {table}") == 3
         assert not db.in_transaction
@@ -111,15 +111,19 @@ async def test_execute_many_is_all_or_nothing(backend: Backend) -> None:
             await db.execute_many(insert, {"i": 1})
 
 
+async def fail_half_way(db: Any, insert: str) -> None:
+    async with db.transaction():
+        await db.execute(insert, [3, "c"])
+        await db.execute_many(insert, [[4, "d"], [1, "again"]])
+
+
 async def test_execute_many_in_a_transaction(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         insert = f"insert into {table} values (?, ?)"
         async with db.transaction():
             await db.execute_many(insert, [[1, "a"], [2, "b"]])
-        with pytest.raises(Exception, match="(?i)unique|duplicate"):
-            async with db.transaction():
-                await db.execute(insert, [3, "c"])
-                await db.execute_many(insert, [[4, "d"], [1, "again"]])
+        with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
+            await fail_half_way(db, insert)
         assert await db.fetch_val(f"select count(*) from {table}") == 2
 
 
@@ -129,7 +133,7 @@ async def test_the_connection_returns_after_each_statement(backend: Backend) -> 
             await statement(f"select count(*) from {table}")
             assert db.pool.active_count == 0
             assert db.bound_connection is None
-        with pytest.raises(Exception, match="(?i)syntax"):
+        with pytest.raises(Exception, match=r"(?i)syntax"):
             await db.execute("selct 1")
         assert db.pool.active_count == 0
         assert db.pool.stats().created == 1
@@ -176,17 +180,21 @@ async def test_begin_commit_rollback(backend: Backend) -> None:
         await db.rollback()
 
 
+async def leave_by_an_error(db: Any, insert: str) -> None:
+    async with db.transaction():
+        await db.execute(insert, [2])
+        async with db.transaction():
+            await db.execute(insert, [3])
+        raise KeyError
+
+
 async def test_nested_blocks_are_savepoints(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         insert = f"insert into {table} values (?, 'a')"
         async with db.transaction():
             await db.execute(insert, [1])
             with pytest.raises(KeyError):
-                async with db.transaction():
-                    await db.execute(insert, [2])
-                    async with db.transaction():
-                        await db.execute(insert, [3])
-                    raise KeyError
+                await leave_by_an_error(db, insert)
             async with db.transaction():
                 await db.execute(insert, [4])
             with pytest.raises(ValueError, match="outermost"):
@@ -201,7 +209,7 @@ async def test_an_sql_error_in_a_savepoint_leaves_the_outer_usable(backend: Back
     async with backend.database() as db, backend.table(db) as table:
         async with db.transaction():
             await db.execute(f"insert into {table} values (1, 'a')")
-            with pytest.raises(Exception, match="(?i)unique|duplicate"):
+            with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
                 async with db.transaction():
                     await db.execute(f"insert into {table} values (1, 'b')")
             await db.execute(f"insert into {table} values (2, 'b')")
@@ -213,7 +221,7 @@ async def test_isolation_and_read_only(backend: Backend) -> None:
         for level in ("read committed", "repeatable_read", "SERIALIZABLE", "read uncommitted"):
             async with db.transaction(isolation=level):
                 await db.execute(f"delete from {table}")
-        with pytest.raises(Exception, match="(?i)read.?only"):
+        with pytest.raises(Exception, match=r"(?i)read.?only"):
             async with db.transaction(read_only=True):
                 await db.execute(f"insert into {table} values (1, 'a')")
         async with db.transaction(read_only=True):
@@ -239,7 +247,7 @@ async def test_prepared_statements(backend: Backend) -> None:
             assert (await select.fetch_one({"id": 2}))["name"] == "b"
             assert await select.fetch_val({"id": 3}) == 3
             assert [row["id"] async for row in select.iterate({"id": 1})] == [1, 2, 3]
-            with pytest.raises(ValueError, match="missing"):
+            with pytest.raises(ValueError, match=r"missing"):
                 await select.fetch_val({})
         with pytest.raises(cenote.PoolError, match="closed"):
             await select.fetch_val({"id": 1})
@@ -309,7 +317,7 @@ async def test_streams_in_a_transaction_share_it(backend: Backend) -> None:
                     if backend.interleaves:
                         await db.execute(f"update {table} set name = 'y' where id = 5")
                     else:
-                        with pytest.raises(cenote.PoolError, match="stream is open.*select id"):
+                        with pytest.raises(cenote.PoolError, match=r"stream is open.*select id"):
                             await db.execute(f"update {table} set name = 'y' where id = 5")
             assert count == 250
             stream = db.iterate(f"select id from {table}")
@@ -337,7 +345,7 @@ async def test_connection_gives_the_drivers_own(backend: Backend) -> None:
 async def test_driver_errors_come_through_unchanged(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         await db.execute(f"insert into {table} values (1, 'a')")
-        with pytest.raises(Exception, match="(?i)unique|duplicate") as caught:
+        with pytest.raises(Exception, match=r"(?i)unique|duplicate") as caught:
             await db.execute(f"insert into {table} values (1, 'a')")
         assert type(caught.value).__name__ == backend.integrity_error
         assert not type(caught.value).__module__.startswith("cenote")

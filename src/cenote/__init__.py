@@ -1,6 +1,8 @@
 """cenote: one pool for everything that only one task may use at a time."""
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ._core import Acquire
 from ._core import kind as core
@@ -24,6 +26,9 @@ from .sql.statement import Statement
 from .sql.transaction import Transaction
 from .states import CircuitState
 
+if TYPE_CHECKING:
+    from .extras.dashboard import dashboard, serve_dashboard
+
 __version__ = "0.1.0"
 
 
@@ -36,6 +41,15 @@ def sqlstate(error: BaseException) -> str | None:
     """The five characters of SQLSTATE that a driver's error carries, or None."""
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) and len(state) == 5 else None
+
+
+def __getattr__(name: str) -> object:
+    """What watches is imported when somebody asks for it."""
+    if name in ("dashboard", "serve_dashboard"):
+        found: object = getattr(import_module(".extras.dashboard", __name__), name)
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
@@ -62,6 +76,8 @@ __all__ = [
     "TransactionLostError",
     "TransactionScopeWarning",
     "core",
+    "dashboard",
     "get_include",
+    "serve_dashboard",
     "sqlstate",
 ]

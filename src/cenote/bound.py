@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar, cast
 
-from . import errors, fork
+from . import errors, fork, observe
 from ._core import Claim, Core, Front, Slot
 from .breaker import CircuitBreakerStrategy
 from .deadlines import Deadlines
@@ -76,6 +76,7 @@ class Bound(Front[T], Generic[T]):
         self._closers: list[Any] = []  # the close() calls that wait
         self._drain_timer: asyncio.TimerHandle | None = None
         fork.watch(self)
+        observe.made(cast(Any, self))
 
     def _new_core(self) -> Core:
         settings = self._settings
@@ -226,6 +227,10 @@ class Bound(Front[T], Generic[T]):
             except BaseException as raised:
                 self._contain(raised, f"a subscriber failed on {kind!r}")
 
+    def _tag(self) -> dict[str, Any]:
+        """For structured logs."""
+        return {"pool": self._name}
+
     def _changed(self) -> None:
         """Wake those who wait in open()."""
         changes, self._changes = self._changes, []
@@ -249,7 +254,10 @@ class Bound(Front[T], Generic[T]):
         core.set_circuit(state)
         self._circuit_since = self._time()
         level = logger.warning if state is CircuitState.INACTIVE else logger.info
-        level("%r: circuit breaker %s -> %s", self, before, state)
+        level(
+            "%r: circuit breaker %s -> %s", self, before, state,
+            extra={**self._tag(), "event": "state_changed", "reason": str(state)},
+        )  # fmt: skip
         if state is CircuitState.INACTIVE:
             for claim in core.pending():
                 if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
@@ -272,7 +280,7 @@ class Bound(Front[T], Generic[T]):
     def _contain(self, error: BaseException, what: str) -> None:
         """Watchers and strategies are called in the middle of a step, which goes on. What would
         end the program (KeyboardInterrupt, SystemExit) ends it, in a step of its own."""
-        logger.error("%r: %s", self, what, exc_info=error)
+        logger.error("%r: %s", self, what, exc_info=error, extra=self._tag())
         if isinstance(error, KeyboardInterrupt | SystemExit):
             if self._loop is None or self._loop.is_closed():
                 raise error

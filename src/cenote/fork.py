@@ -21,6 +21,15 @@ def watch(thing: Forkable) -> None:
     _forkables.add(thing)
 
 
+def watched() -> list[Forkable]:
+    """All that live; from any thread."""
+    while True:
+        try:
+            return list(_forkables)
+        except RuntimeError:  # another thread has made one meanwhile
+            continue
+
+
 def _in_child() -> None:
     for thing in list(_forkables):
         _keep(thing.after_fork())

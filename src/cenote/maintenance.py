@@ -164,6 +164,8 @@ class Maintenance:
             logger.warning(
                 "%r: a resource is held for %.3g s by task %r (%s), hold_warning is %.3g s",
                 pool, held, task_name(lease.task), where, self.hold_warning,
+                extra={"pool": pool._name, "event": "held_long", "task": task_name(lease.task),
+                       "seconds": held, "reason": where},
             )  # fmt: skip
             if pool._subscribers:
                 pool._emit(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, field
 from types import CodeType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+from . import fork
 
 if TYPE_CHECKING:
     from .pool import Pool
@@ -142,4 +146,146 @@ def holders_of(core: Any, now: float) -> list[Holder[Any]]:
                 reason=lease.reason,
             )
         )
+    return found
+
+
+# -- for extras ----------------------------------------------------------------------------------
+
+
+class SlotView(NamedTuple):
+    """One slot at one moment. What is in a hook or being destroyed is only counted."""
+
+    key: int  # the same as long as the slot lives
+    state: str  # "idle", "active" or "creating"
+    since: float | None  # of the pool's clock; None: not known
+    uses: int
+    task: str | None = None
+    code: CodeType | None = None  # with the instruction: the caller of acquire(), see line_of()
+    instruction: int = 0
+    reason: str | None = None  # why it is pinned
+
+
+class WaiterView(NamedTuple):
+    """One acquire that waits. Times are of the pool's clock."""
+
+    task: str
+    since: float
+    deadline: float | None
+    code: CodeType | None
+    instruction: int
+
+
+class View(NamedTuple):
+    """A pool at one moment; `look()` makes it."""
+
+    now: float  # of the pool's clock
+    phase: str
+    circuit: str
+    circuit_since: float | None  # None: since the beginning
+    strategy: object
+    failure: BaseException | None  # the last one that was reported to the breaker
+    recovering_limit: int
+    hooked: int  # resources in the pool's own hands: mostly in a hook
+    thread: int  # in which its loop runs; 0: it has none
+    slots: list[SlotView]
+    waiters: list[WaiterView]  # the oldest first
+
+
+def pools() -> list[Pool[Any]]:
+    """Every pool of the process that lives, in no order; from any thread."""
+    return cast("list[Pool[Any]]", fork.watched())
+
+
+_followers: tuple[Callable[[Pool[Any]], object], ...] = ()
+
+
+def follow(callback: Callable[[Pool[Any]], object]) -> Callable[[], None]:
+    """Call this with every pool that is made from now on; returns the function that ends it."""
+    global _followers
+    _followers += (callback,)
+
+    def unfollow() -> None:
+        global _followers
+        _followers = tuple(each for each in _followers if each is not callback)
+
+    return unfollow
+
+
+def made(pool: Pool[Any]) -> None:
+    """Tell those who follow."""
+    for callback in _followers:
+        try:
+            callback(pool)
+        except Exception:
+            logger.exception("%r: a follower of new pools failed", pool)
+
+
+def unsubscribe(pool: Pool[Any], callback: Callable[[PoolEvent], object]) -> None:
+    """For those who must not keep the pool alive, as what subscribe() returns does."""
+    pool._subscribers = tuple(each for each in pool._subscribers if each.callback != callback)
+
+
+def post(pool: Pool[Any], step: Callable[[], object]) -> None:
+    """Do this in the pool's own loop: at once if that runs here, is gone, or was never there."""
+    loop = pool._loop
+    if loop is not None and loop is not asyncio._get_running_loop():
+        try:
+            loop.call_soon_threadsafe(step, context=Context())
+        except RuntimeError:  # closed
+            pass
+        else:
+            return
+    step()
+
+
+def look(pool: Pool[Any], *, slots: bool = True, waiters: int = 0) -> View:
+    """The pool as it is now, with so many waiters at most; to be called by way of `post()`."""
+    core, since = pool._core, pool._circuit_since
+    return View(
+        now=pool._time(),
+        phase=core.phase.value,
+        circuit=str(core.circuit),
+        circuit_since=since,
+        strategy=pool._strategy,
+        failure=pool._failure,
+        recovering_limit=core.recovering_limit,
+        hooked=core.count - core.idle_count - core.out,
+        thread=pool._thread,
+        slots=_slots_of(pool) if slots else [],
+        waiters=_waiters_of(core, waiters),
+    )
+
+
+def _slots_of(pool: Pool[Any]) -> list[SlotView]:
+    core = pool._core
+    found = [SlotView(id(slot), "idle", slot.idle_since, slot.uses) for slot in core.idle_slots()]
+    for lease in core.leases():
+        slot = lease.slot
+        if slot is not None:
+            found.append(
+                SlotView(
+                    id(slot),
+                    "active",
+                    lease.since,
+                    slot.uses,
+                    task_name(lease.task),
+                    lease.code,
+                    lease.instruction,
+                    lease.reason,
+                )
+            )
+    found += [SlotView(id(slot), "creating", None, 0) for slot in pool._creations]
+    return found
+
+
+def _waiters_of(core: Any, limit: int) -> list[WaiterView]:
+    found: list[WaiterView] = []
+    claim = core.first
+    while claim is not None and len(found) < limit:
+        found.append(
+            WaiterView(
+                task_name(claim.task), claim.began, claim.deadline, claim.code, claim.instruction
+            )
+        )
+        claim = claim.next
     return found

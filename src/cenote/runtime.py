@@ -248,7 +248,7 @@ class Runtime(Bound[T]):
             self._core.fail(oldest, error)
             oldest.waiting.wake()
         elif to_waiter and failed:
-            logger.warning("%r: the factory failed", self, exc_info=error)
+            logger.warning("%r: the factory failed", self, exc_info=error, extra=self._tag())
         self._maintenance.failed()
         if failed:
             self._report_failure(error, None)
@@ -306,7 +306,10 @@ class Runtime(Bound[T]):
     def _explain(self, slot: Slot, hook: str, error: BaseException | None) -> BaseException:
         if error is None:
             return errors.rejected(self._name, hook)
-        logger.warning("%r: %s failed; the resource is destroyed", self, hook, exc_info=error)
+        logger.warning(
+            "%r: %s failed; the resource is destroyed", self, hook,
+            exc_info=error, extra=self._tag(),
+        )  # fmt: skip
         return error
 
     # -- returning -------------------------------------------------------------------------------
@@ -477,9 +480,11 @@ class Runtime(Bound[T]):
         self._core.finish(slot)
         self._totals.gone(reason)
         if isinstance(error, errors.HookTimeoutError):
-            logger.error("%s; its slot is free again", error)
+            logger.error("%s; its slot is free again", error, extra=self._tag())
+        elif isinstance(error, asyncio.CancelledError):
+            logger.debug("%r: the destructor was cancelled", self)
         elif error is not None:
-            logger.error("%r: the destructor failed", self, exc_info=error)
+            logger.error("%r: the destructor failed", self, exc_info=error, extra=self._tag())
         if self._subscribers:
             self._emit("destroyed", resource, reason=reason, error=error)
         self._advance()
@@ -513,7 +518,7 @@ class Runtime(Bound[T]):
         """A factory was left behind and has made something after all: nobody wants it."""
         if self._destructor is None or resource is None:
             return
-        logger.warning("%r: a factory came back after it was given up", self)
+        logger.warning("%r: a factory came back after it was given up", self, extra=self._tag())
         limit = self._settings.destructor_timeout
         Work(
             self,
@@ -529,7 +534,7 @@ class Runtime(Bound[T]):
 
     def _log_failure(self, _: Any, error: BaseException | None) -> None:
         if error is not None:
-            logger.error("%r: the destructor failed", self, exc_info=error)
+            logger.error("%r: the destructor failed", self, exc_info=error, extra=self._tag())
 
     def _start_ticket(self, acquire: Any, ticket: Any) -> asyncio.Task[None]:
         """For the C API. Not loop.create_task: an eager task would call back at once."""

@@ -21,6 +21,12 @@ LONGEST: Final = 1e8  # seconds; longer timers overflow in some event loops
 inside: ContextVar[tuple[Work, ...]] = ContextVar("cenote.inside", default=())
 
 
+def was_cut() -> bool:
+    """Asked by a hook that is cancelled: whether the pool did it, and not the loop at its end."""
+    works = inside.get()
+    return bool(works) and works[-1]._error is not None
+
+
 class Crew(Protocol):
     """Whose work it is."""
 

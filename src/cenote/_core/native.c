@@ -93,7 +93,6 @@ module_exec(PyObject *module)
         {&st->s_acquired, "acquired"},
         {&st->s_released, "released"},
         {&st->s_get_name, "get_name"},
-        {&st->s_callback, "callback"},
         {&st->s_contain, "_contain"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {

@@ -221,28 +221,45 @@ fetch_error(void)
 static const char *const event_fields[EVENT_FIELDS] = {"kind", "pool",     "time",   "resource",
                                                        "task", "duration", "reason", "error"};
 
-/* Where the fields of a PoolEvent are, which is frozen for everybody else. */
+/* Where the object of a slot of a Python class is. */
+static int
+find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
+{
+    PyObject *member = PyObject_GetAttrString(type, name);
+    if (member == NULL) {
+        return -1;
+    }
+    int found = Py_IS_TYPE(member, &PyMemberDescr_Type);
+    if (found) {
+        *offset = ((PyMemberDescrObject *)member)->d_member->offset;
+    }
+    else {
+        PyErr_Format(PyExc_SystemError, "%R has no slot %s", type, name);
+    }
+    Py_DECREF(member);
+    return found ? 0 : -1;
+}
+
+#define SLOT_AT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+
+/* A PoolEvent is frozen, for everybody else. */
 static int
 load_event(State *st)
 {
-    PyObject *type = import_from("cenote.observe", "PoolEvent");
-    if (type == NULL) {
+    PyObject *event = import_from("cenote.observe", "PoolEvent");
+    PyObject *subscription = import_from("cenote.observe", "Subscription");
+    int failed = event == NULL || subscription == NULL ||
+                 find_slot(subscription, "callback", &st->callback_offset) < 0;
+    for (int i = 0; !failed && i < EVENT_FIELDS; i++) {
+        failed = find_slot(event, event_fields[i], &st->event_offsets[i]) < 0;
+    }
+    if (failed) {
+        Py_XDECREF(event);
+        Py_XDECREF(subscription);
         return -1;
     }
-    for (int i = 0; i < EVENT_FIELDS; i++) {
-        PyObject *member = PyObject_GetAttrString(type, event_fields[i]);
-        if (member != NULL && !Py_IS_TYPE(member, &PyMemberDescr_Type)) {
-            PyErr_Format(PyExc_SystemError, "PoolEvent.%s is no slot", event_fields[i]);
-            Py_CLEAR(member);
-        }
-        if (member == NULL) {
-            Py_DECREF(type);
-            return -1;
-        }
-        st->event_offsets[i] = ((PyMemberDescrObject *)member)->d_member->offset;
-        Py_DECREF(member);
-    }
-    st->event_type = (PyTypeObject *)type;
+    st->event_type = (PyTypeObject *)event;
+    st->subscription_type = (PyTypeObject *)subscription;
     return 0;
 }
 
@@ -280,17 +297,43 @@ new_event(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, do
     };
     PyObject *event = NULL;
     if (fields[2] != NULL && fields[4] != NULL && fields[5] != NULL) {
-        event = st->event_type->tp_alloc(st->event_type, 0);
+        event = st->spare_event;
+        st->spare_event = NULL;
+        if (event != NULL && Py_REFCNT(event) > 1) { /* somebody has found it by way of gc */
+            Py_CLEAR(event);
+        }
+        if (event == NULL) {
+            event = st->event_type->tp_alloc(st->event_type, 0);
+        }
     }
     for (int i = 0; i < EVENT_FIELDS; i++) {
         if (event == NULL) {
             Py_XDECREF(fields[i]);
         }
         else {
-            *(PyObject **)((char *)event + st->event_offsets[i]) = fields[i];
+            SLOT_AT(event, st->event_offsets[i]) = fields[i];
         }
     }
     return event;
+}
+
+/* One that no subscriber has kept is used again: making and freeing it would be most of its price. */
+static void
+drop_event(State *st, PyObject *event)
+{
+    if (Py_REFCNT(event) > 1 || st->ended) {
+        Py_DECREF(event);
+        return;
+    }
+    for (int i = 0; i < EVENT_FIELDS; i++) {
+        Py_CLEAR(SLOT_AT(event, st->event_offsets[i]));
+    }
+    if (st->spare_event == NULL && Py_REFCNT(event) == 1 && !st->ended) {
+        st->spare_event = event;
+    }
+    else {
+        Py_DECREF(event);
+    }
 }
 
 /* Bound._emit() for the two events of the fast path. */
@@ -305,7 +348,13 @@ front_tell(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, d
     PyObject *subscribers = Py_NewRef(front->subscribers); /* one may unsubscribe */
     int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(subscribers); i++) {
-        PyObject *callback = PyObject_GetAttr(PyTuple_GET_ITEM(subscribers, i), st->s_callback);
+        PyObject *subscription = PyTuple_GET_ITEM(subscribers, i);
+        PyObject *callback = Py_IS_TYPE(subscription, st->subscription_type)
+                                 ? Py_XNewRef(SLOT_AT(subscription, st->callback_offset))
+                                 : NULL;
+        if (callback == NULL) { /* nothing that subscribe() has made: it says what is wrong */
+            callback = PyObject_GetAttrString(subscription, "callback");
+        }
         PyObject *result = callback == NULL ? NULL : PyObject_CallOneArg(callback, event);
         Py_XDECREF(callback);
         if (result == NULL) {
@@ -322,7 +371,7 @@ front_tell(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, d
         Py_XDECREF(result);
     }
     Py_DECREF(subscribers);
-    Py_DECREF(event);
+    drop_event(st, event);
     return failed ? -1 : 0;
 }
 

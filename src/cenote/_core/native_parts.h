@@ -124,15 +124,16 @@ struct State {
     PyObject *current_task;  /* asyncio.current_task */
     PyObject *unset, *check_timeout, *caller, *internal;
     PyObject *last_code; /* the last caller that was found to be outside */
-    PyTypeObject *event_type; /* observe.PoolEvent, from the first event on */
+    PyTypeObject *event_type, *subscription_type; /* of observe, from the first event on */
+    PyObject *spare_event; /* nobody has kept it, and its fields are empty */
     PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
         *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
         *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released,
-        *s_get_name, *s_callback, *s_contain;
+        *s_get_name, *s_contain;
     Claim *spare[SPARE];
     int spares;
     int ended; /* the module is being cleared: nothing is kept any more */
-    Py_ssize_t event_offsets[EVENT_FIELDS];
+    Py_ssize_t event_offsets[EVENT_FIELDS], callback_offset;
 };
 
 /* -- small things ---------------------------------------------------------------------------- */

@@ -1,0 +1,94 @@
+"""What it costs to be watched: a free resource is taken and given back, with and without."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
+
+import cenote
+
+from .measure import Case, Goal, Samples, Scale, Table, interleave, median, ratio, ratios, spread
+from .uncontended import block
+
+BARE = "cenote.Pool: async with acquire(), nobody watches"
+AFTER = "the same, after a subscriber has left"
+NOTHING = "a subscriber that does nothing"
+PROMETHEUS = "the Prometheus collector"
+OTEL = "the OpenTelemetry metrics"
+LIMIT = 3.0
+
+Pool = cenote.Pool[object]
+Watcher = Callable[[Pool], Callable[[], None]]  # begins, and returns the function that ends it
+
+
+async def run(scale: Scale) -> tuple[Table, list[Goal], Samples]:
+    samples = await measure(scale)
+    table = Table("Watched: take and give back", ["", "ns", "spread", "to bare"])
+    for name, values in samples.items():
+        bare = ratio(values, samples[BARE])
+        table.rows.append([name, f"{median(values) * 1e9:,.0f}", spread(values), bare])
+    for name, package in ((PROMETHEUS, "prometheus_client"), (OTEL, "opentelemetry")):
+        if name not in samples:
+            table.notes.append(f"Skipped: {name}, because {package} is not installed.")
+    if OTEL in samples:
+        table.notes.append(
+            "OpenTelemetry records what was measured when a reader collects: that is not in here."
+        )
+    goals = []
+    for name in (PROMETHEUS, OTEL):
+        measured = median(ratios(samples[name], samples[BARE])) if name in samples else None
+        goals.append(Goal(f"async with acquire() with {name}, to bare", LIMIT, measured))
+    return table, goals, samples
+
+
+async def measure(scale: Scale) -> Samples:
+    async with AsyncExitStack() as stack:
+        cases: dict[str, Case] = {}
+        for name, watch in watchers().items():
+            cases[name] = block(await stack.enter_async_context(watched(watch)))
+        return await interleave(cases, rounds=scale.short_rounds, operations=scale.operations)
+
+
+@asynccontextmanager
+async def watched(watch: Watcher) -> AsyncIterator[Pool]:
+    async with cenote.Pool(object, min_size=1, max_size=1, name="bench") as pool:
+        end = watch(pool)
+        yield pool
+        end()
+
+
+def watchers() -> dict[str, Watcher]:
+    found: dict[str, Watcher] = {BARE: nobody, AFTER: leave, NOTHING: do_nothing}
+    if find_spec("prometheus_client") is not None:
+        found[PROMETHEUS] = prometheus
+    if find_spec("opentelemetry") is not None:
+        found[OTEL] = opentelemetry
+    return found
+
+
+def nobody(pool: Pool) -> Callable[[], None]:
+    return lambda: None
+
+
+def leave(pool: Pool) -> Callable[[], None]:
+    pool.subscribe(lambda event: None)()
+    return lambda: None
+
+
+def do_nothing(pool: Pool) -> Callable[[], None]:
+    return pool.subscribe(lambda event: None)
+
+
+def prometheus(pool: Pool) -> Callable[[], None]:
+    from prometheus_client import CollectorRegistry
+
+    from cenote.extras.prometheus import Collector
+
+    return Collector(pool, registry=CollectorRegistry()).close
+
+
+def opentelemetry(pool: Pool) -> Callable[[], None]:
+    from opentelemetry.metrics import NoOpMeterProvider
+
+    from cenote.extras.otel import instrument
+
+    return instrument(pool, meter_provider=NoOpMeterProvider()).close

@@ -1,0 +1,1 @@
+"""What watches: the dashboard and the exporters. Nothing of cenote needs them."""

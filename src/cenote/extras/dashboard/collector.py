@@ -1,0 +1,355 @@
+"""Looks at every pool a few times a second, while somebody watches, and says what has changed.
+
+Nothing is queued for a viewer: each remembers the tick up to which it has seen everything, and is
+told what changed after it. So a slow one gets less often what a fast one gets, and costs no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import Context
+from typing import Any, Final
+
+from ...observe import pools, post, unsubscribe
+from ...pool import Pool
+from . import text
+from .history import BOUNDS, EVENTS, History, Report
+from .tiles import Tiles
+
+SAMPLES: Final = 180  # kept of each pool,
+SAMPLE: Final = 1.0  # one in so many seconds
+STALLED: Final = 2.0  # seconds without an answer of a pool's loop until that is said
+FAREWELL: Final = 30.0  # seconds for which a pool that was closed is still shown
+CHANGES: Final = 50  # of the breaker that are remembered
+VERSION: Final = 1  # of the messages
+
+
+class Viewer:
+    """One open page."""
+
+    def __init__(self, pool: int | None, name: str | None) -> None:
+        self.pool = pool  # whose details it wants; None: of the first
+        self.name = name  # by which that pool is found after a restart
+        self.seen = 0  # tick up to which it knows everything
+        self.shown: int | None = None  # whose details it was told
+        self.news = asyncio.Event()
+
+
+class Watch:
+    """One pool as the collector sees it; `_attach`, `_detach` and `_report` run in its loop."""
+
+    def __init__(self, number: int, pool: Pool[Any]) -> None:
+        self.number = number
+        self.name = f"pool {number}" if pool.name is None else text.clean(pool.name)
+        self.summary: dict[str, Any] = {}
+        self.summary_changed = 0  # ticks, as everything named so
+        self.tiles = Tiles()
+        self.waiters: list[Any] = []
+        self.waiters_changed = 0
+        self.waits: list[int] = []
+        self.holds: list[int] = []
+        self.distributions_changed = 0
+        self.breaker: dict[str, Any] = {}
+        # ms, state, and whether it is only known to have been so by then
+        self.changes: deque[tuple[int, str, bool]] = deque(maxlen=CHANGES)
+        self.breaker_changed = 0
+        self.events: deque[tuple[int, list[Any]]] = deque(maxlen=EVENTS)  # tick, event
+        self.samples: deque[tuple[int, list[float]]] = deque(maxlen=SAMPLES)  # tick, sample
+        self.farewell: float | None = None  # when it is no longer shown
+        self._pool = weakref.ref(pool)
+        self._history = History()
+        self._attached = False
+        self._asked: float | None = None  # when, if there is no answer yet
+        self._answer: Report | None = None
+        self._last_total: tuple[float, int] | None = None  # time and acquires of the last sample
+
+    @property
+    def pool(self) -> Pool[Any] | None:
+        return self._pool()
+
+    def attach(self) -> None:
+        self._last_total = None
+        self._post(self._attach)
+
+    def detach(self) -> None:
+        self._post(self._detach)
+
+    def look(self, tick: int, *, details: bool) -> None:
+        """Take what the pool has answered, and ask again: in this very loop it answers at once."""
+        self._take_answer(tick)
+        if self._asked is None:
+            self._asked = time.monotonic()
+            self._post(lambda: self._report(details))
+            self._take_answer(tick)
+        if not self.summary or self._waiting_for_answer() is not None:
+            self._summarize(tick, None)
+        self._sample(tick)
+
+    def ended(self) -> bool:
+        """Closed, empty, and shown for long enough."""
+        pool = self.pool
+        return pool is None or (
+            pool.closed
+            and not pool.count
+            and self.farewell is not None
+            and time.monotonic() > self.farewell
+        )
+
+    def _post(self, step: Callable[[], None]) -> None:
+        pool = self.pool
+        if pool is not None:
+            post(pool, step)
+
+    def _attach(self) -> None:
+        pool = self.pool
+        if pool is not None and not self._attached:
+            self._attached = True
+            pool.subscribe(self._history.note)
+
+    def _detach(self) -> None:
+        pool = self.pool
+        if pool is not None and self._attached:
+            self._attached = False
+            unsubscribe(pool, self._history.note)
+
+    def _report(self, details: bool) -> None:
+        pool = self.pool
+        if pool is not None:
+            self._answer = self._history.report(pool, slots=details)
+
+    # -- taking in -------------------------------------------------------------------------------
+
+    def _take_answer(self, tick: int) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            self._asked = None
+            self._absorb(answer, tick)
+
+    def _waiting_for_answer(self) -> float | None:
+        waited = 0.0 if self._asked is None else time.monotonic() - self._asked
+        return round(waited, 1) if waited > STALLED else None
+
+    def _absorb(self, report: Report, tick: int) -> None:
+        self._summarize(tick, report)
+        for event in report.events:
+            self.events.append((tick, event))
+            if event[1] == "state_changed":
+                self.changes.append((event[0], str(event[3]), False))
+                self.breaker_changed = tick
+        if not self.changes or self.changes[-1][1] != report.circuit:
+            since = report.circuit_since or now_ms()
+            first = not self.changes and report.circuit_since is None
+            self.changes.append((since, report.circuit, first))
+            self.breaker_changed = tick
+        breaker = {
+            "strategy": report.strategy,
+            "failure": report.failure,
+            "limit": report.recovering_limit,
+        }
+        if breaker != self.breaker:
+            self.breaker, self.breaker_changed = breaker, tick
+        if (report.waits, report.holds) != (self.waits, self.holds):
+            self.waits, self.holds = report.waits, report.holds
+            self.distributions_changed = tick
+        if report.slots is None:
+            return
+        if report.waiters != self.waiters:
+            self.waiters, self.waiters_changed = report.waiters, tick
+        self.tiles.update(
+            report.slots,
+            tick=tick,
+            now=now_ms(),
+            offset=report.offset,
+            creating=report.stats.creating,
+            hooked=report.hooked,
+            destroying=report.stats.destroying,
+        )
+
+    def _summarize(self, tick: int, report: Report | None) -> None:
+        """Without a report: what may be read from any thread, while its loop does not answer."""
+        pool = self.pool
+        if pool is None:
+            return
+        stats = pool.stats() if report is None else report.stats
+        summary = {
+            "id": self.number,
+            "name": self.name,
+            "phase": self.summary.get("phase", "open") if report is None else report.phase,
+            "state": str(pool.state),
+            "min": pool.min_size,
+            "max": pool.max_size,
+            "idle": stats.idle,
+            "active": stats.active,
+            "hook": 0 if report is None else report.hooked,
+            "creating": stats.creating,
+            "destroying": stats.destroying,
+            "waiting": stats.waiting,
+            "acquired": stats.acquired,
+            "created": stats.created,
+            "destroyed": dict(stats.destroyed),
+            "timeouts": stats.timeouts,
+            "cancelled": stats.cancelled,
+            "rejected": stats.rejected,
+            "thread": "" if report is None else thread_name(report.thread),
+            "stalled": self._waiting_for_answer() if report is None else None,
+        }
+        if summary["phase"] == "closed" and self.farewell is None:
+            self.farewell = time.monotonic() + FAREWELL
+        if summary != self.summary:
+            self.summary, self.summary_changed = summary, tick
+
+    def _sample(self, tick: int) -> None:
+        """Acquires a second, waiting, active: once a second."""
+        now, total = time.monotonic(), self.summary.get("acquired", 0)
+        if self._last_total is None or not self.summary:
+            self._last_total = (now, total)
+            return
+        then, before = self._last_total
+        if now - then >= SAMPLE:
+            rate = round(max(0, total - before) / (now - then), 2)
+            sample = [now_ms(), rate, self.summary["waiting"], self.summary["active"]]
+            self.samples.append((tick, sample))
+            self._last_total = (now, total)
+
+
+class Collector:
+    """All pools, for all viewers of one event loop."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._watches: weakref.WeakKeyDictionary[Pool[Any], Watch] = weakref.WeakKeyDictionary()
+        self._shown: list[Watch] = []
+        self._shown_changed = 0
+        self._numbers = 0
+        self._viewers: set[Viewer] = set()
+        self._tick = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def viewers(self) -> int:
+        return len(self._viewers)
+
+    def join(self, viewer: Viewer) -> None:
+        self._viewers.add(viewer)
+        if self._timer is None:
+            for watch in self._watches.values():
+                watch.attach()
+        else:
+            self._timer.cancel()
+        self._round()
+
+    def leave(self, viewer: Viewer) -> None:
+        self._viewers.discard(viewer)
+        if not self._viewers and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            for watch in self._watches.values():
+                watch.detach()
+
+    def find(self, number: int) -> Pool[Any] | None:
+        for watch in self._watches.values():
+            if watch.number == number:
+                return watch.pool
+        return None
+
+    def news_for(self, viewer: Viewer, **more: Any) -> str | None:
+        """What this viewer does not know yet, as JSON; None: nothing."""
+        seen, viewer.seen = viewer.seen, self._tick
+        first = seen == 0
+        message: dict[str, Any] = {}
+        if first:
+            message.update(v=VERSION, full=True, pid=os.getpid(), bounds=BOUNDS, **more)
+        if self._shown_changed > seen or first:
+            message["ids"] = [watch.number for watch in self._shown]
+        changed = [watch.summary for watch in self._shown if watch.summary_changed > seen]
+        if changed:
+            message["pools"] = changed
+        samples = {
+            watch.number: fresh
+            for watch in self._shown
+            if (fresh := [sample for tick, sample in watch.samples if tick > seen])
+        }
+        if samples:
+            message["samples"] = samples
+        chosen = self._chosen(viewer)
+        if chosen is not None:
+            details = self._details(chosen, seen if chosen.number == viewer.shown else 0)
+            viewer.shown = chosen.number
+            if details:
+                message["details"] = {"id": chosen.number, **details}
+        if not message:
+            return None
+        message["now"] = now_ms()
+        return json.dumps(message, separators=(",", ":"))
+
+    def _details(self, watch: Watch, seen: int) -> dict[str, Any]:
+        details: dict[str, Any] = {}
+        if watch.tiles.changed > seen or not seen:
+            details["tiles"] = watch.tiles.since(seen)
+            details["places"] = len(watch.tiles)
+        if watch.waiters_changed > seen:
+            details["waiters"] = watch.waiters
+        if watch.distributions_changed > seen:
+            details["waits"], details["holds"] = watch.waits, watch.holds
+        if watch.breaker_changed > seen:
+            details["breaker"] = {**watch.breaker, "changes": list(watch.changes)}
+        events = [event for tick, event in watch.events if tick > seen]
+        if events:
+            details["events"] = events
+        return details
+
+    def _chosen(self, viewer: Viewer) -> Watch | None:
+        """The pool that the viewer looks at: by number and name, by name, or else the first."""
+        found = None
+        for watch in self._shown:
+            if watch.number == viewer.pool and viewer.name in (None, watch.name):
+                return watch
+            if found is None and viewer.name == watch.name:
+                found = watch
+        return found or (self._shown[0] if self._shown else None)
+
+    # -- the rounds ------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        loop = asyncio.get_running_loop()
+        # In an empty context: the collector is of no request in particular.
+        self._timer = loop.call_later(self._interval, self._round, context=Context())
+        self._tick += 1
+        shown = list(self._present())
+        if shown != self._shown:
+            self._shown, self._shown_changed = shown, self._tick
+        wanted = {self._chosen(viewer) for viewer in self._viewers}
+        for watch in shown:
+            watch.look(self._tick, details=watch in wanted)
+        for viewer in self._viewers:
+            viewer.news.set()
+
+    def _present(self) -> Iterator[Watch]:
+        """The pools that live, in the order in which they were first seen."""
+        unseen = [pool for pool in pools() if pool not in self._watches]
+        for pool in sorted(unseen, key=lambda pool: pool.name or ""):
+            if pool.closed and not pool.count:
+                continue
+            self._numbers += 1
+            watch = self._watches[pool] = Watch(self._numbers, pool)
+            watch.attach()
+        watches = sorted(self._watches.values(), key=lambda watch: watch.number)
+        return (watch for watch in watches if not watch.ended())
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def thread_name(ident: int) -> str:
+    for thread in threading.enumerate():
+        if thread.ident == ident:
+            return text.clean(thread.name)
+    return ""

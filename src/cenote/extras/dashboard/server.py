@@ -1,0 +1,257 @@
+"""A small HTTP/1.1 server for the dashboard alone: one request for each connection."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterable
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import unquote
+
+from ... import options
+from ...observe import logger
+from .asgi import INTERVAL, LONGEST_BODY, SEND_TIMEOUT, Dashboard, Message, Scope
+from .guard import is_loopback
+
+LONGEST_HEAD: Final = 16 * 1024  # bytes
+MOST_HEADERS: Final = 100
+READ_TIMEOUT: Final = 10.0  # seconds that a request may take to arrive
+CONNECTIONS: Final = 128  # at once
+DEFAULT_PORT: Final = 8765
+
+_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2047}) HTTP/1\.([01])")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
+
+
+class BadRequest(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class DashboardServer:
+    """A dashboard that is being served in the background, until `close()` or the loop's end."""
+
+    def __init__(self, app: Dashboard, host: str) -> None:
+        self.host = host
+        self.port = 0  # once it listens
+        self._app = app
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._guard: AsyncGenerator[None, None] | None = None
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._server is None else "at"
+        return f"<DashboardServer {state} {self.url}>"
+
+    async def close(self) -> None:
+        """Stop listening, and end every connection."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            await guard.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _listen(self, port: int) -> None:
+        self._server = await asyncio.start_server(
+            self._accept, self.host or None, port, limit=LONGEST_HEAD
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._guard = self._watch_loop()
+        await anext(self._guard)
+
+    async def _watch_loop(self) -> AsyncGenerator[None, None]:
+        """asyncio.run() closes async generators at its end, so that nothing is left open."""
+        try:
+            yield
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if server is not None:
+            await server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= CONNECTIONS or self._server is None:
+            writer.transport.abort()
+            return
+        connection = Connection(self._app, reader, writer)
+        task = asyncio.get_running_loop().create_task(
+            connection.serve(), name="cenote dashboard connection"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class Connection:
+    """One request and its answer, as ASGI wants them."""
+
+    def __init__(
+        self, app: Dashboard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._app = app
+        self._reader = reader
+        self._writer = writer
+        self._body: bytes | None = b""  # not yet given to the app
+        # Nothing piles up here: a message is sent when the one before is with the system.
+        writer.transport.set_write_buffer_limits(high=0)
+
+    async def serve(self) -> None:
+        try:
+            await self._serve()
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            self._writer.transport.abort()  # gone, or too slow
+        except asyncio.CancelledError:
+            self._writer.transport.abort()
+            raise
+        except Exception:
+            logger.exception("the dashboard failed")
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+
+    async def _serve(self) -> None:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT):
+                scope = await self._read_head()
+                self._body = await self._read_body(scope)
+        except BadRequest as bad:
+            await self._refuse(bad.status)
+        else:
+            await self._app(scope, self._receive, self._send)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def _read_head(self) -> Scope:
+        try:
+            head = await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            raise BadRequest(431) from None
+        first, *lines = head[:-4].split(b"\r\n")
+        request = _REQUEST.fullmatch(first)
+        if request is None or len(lines) > MOST_HEADERS:
+            raise BadRequest(400)
+        headers = []
+        for line in lines:
+            header = _HEADER.fullmatch(line)
+            if header is None:
+                raise BadRequest(400)
+            headers.append((header[1].lower(), header[2]))
+        names = [name for name, _ in headers]
+        # Two of these, or none: whoever stands between may understand it otherwise.
+        if names.count(b"host") != 1 or names.count(b"content-length") > 1:
+            raise BadRequest(400)
+        if b"transfer-encoding" in names:
+            raise BadRequest(501)
+        raw_path, _, query = request[2].partition(b"?")
+        transport = self._writer.transport
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": f"1.{request[3].decode()}",
+            "method": request[1].decode(),
+            "scheme": "http",
+            "path": unquote(raw_path.decode("ascii")),
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": _address(transport.get_extra_info("peername")),
+            "server": _address(transport.get_extra_info("sockname")),
+        }
+
+    async def _read_body(self, scope: Scope) -> bytes:
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not re.fullmatch(rb"[0-9]{1,9}", length):
+            raise BadRequest(400)
+        if int(length) > LONGEST_BODY:
+            raise BadRequest(413)
+        return await self._reader.readexactly(int(length))
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        while await self._reader.read(1024):
+            pass  # a second request: there is only one for each connection
+        return {"type": "http.disconnect"}
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._write_head(message["status"], message["headers"])
+        elif message.get("body"):
+            self._writer.write(message["body"])
+        await self._flush()
+
+    async def _refuse(self, status: int) -> None:
+        self._write_head(status, [(b"content-length", b"0")])
+        await self._flush()
+
+    async def _flush(self) -> None:
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT):
+                await self._writer.drain()
+        except BaseException:
+            self._writer.transport.abort()  # else it would wait for its reader for ever
+            raise
+
+    def _write_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
+        lines += [name + b": " + value for name, value in headers]
+        self._writer.write(b"\r\n".join([*lines, b"connection: close", b"", b""]))
+
+
+async def serve_dashboard(
+    *,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    control_token: str | None = None,
+    hosts: Iterable[str] = (),
+    interval: float = INTERVAL,
+) -> DashboardServer:
+    """Serve the dashboard in the running loop; returns when it listens. `port=0`: any free one.
+
+    `control_token`: enables the buttons for whoever knows it. `hosts`: names by which it may be
+    called, beside those of the loopback.
+    """
+    if not isinstance(host, str):
+        raise TypeError(f"host must be a string, not {type(host).__name__}")
+    if options.whole("port", port, least=0) > 65535:
+        raise ValueError(f"port must be 65535 at most, not {port!r}")
+    app = Dashboard(control_token=control_token, hosts=hosts, interval=interval)
+    server = DashboardServer(app, host)
+    await server._listen(port)
+    if is_loopback(host):
+        logger.info("the dashboard is at %s", server.url)
+    else:
+        logger.warning("the dashboard is at %s, open to other machines", server.url)
+    return server
+
+
+def _address(name: Any) -> tuple[str, int] | None:
+    return (name[0], name[1]) if isinstance(name, tuple) else None

@@ -1,0 +1,70 @@
+"""What is shown is text, and text shows no credentials."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from types import CodeType
+from typing import Final
+
+from ...observe import line_of
+
+LONGEST: Final = 240  # characters
+PLACES: Final = 2048  # file and line of so many callers are remembered
+
+_IN_URL = re.compile(r"(?<=://)[^\s/@]*:[^\s@]*@|(?<=://)[^\s/@:]+@")
+_NAMED = re.compile(
+    r"""(?ix) \b (\w* (?:passw(?:or)?d|passwd|pwd|secret|token|api_?key) ["']? \s* [=:] \s*)
+        (?: "[^"]*" | '[^']*' | [^\s,;&)]+ )"""
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]+")
+
+_places: dict[tuple[int, int], tuple[CodeType, str]] = {}
+
+
+@lru_cache(maxsize=4096)
+def clean(text: str) -> str:
+    """One line, not too long, without what looks like credentials."""
+    text = _CONTROL.sub(" ", text[: 8 * LONGEST])
+    text = _NAMED.sub(r"\1***", _IN_URL.sub("***@", text))
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"
+
+
+def of_error(error: BaseException | None) -> str | None:
+    if error is None:
+        return None
+    try:
+        said = str(error)
+    except Exception:  # it is somebody else's class
+        said = ""
+    return clean(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+
+
+def place(code: CodeType | None, instruction: int) -> str | None:
+    """`app/jobs.py:88`, worked out once for each caller."""
+    if code is None:
+        return None
+    key = (id(code), instruction)
+    known = _places.get(key)
+    if known is None or known[0] is not code:
+        if len(_places) >= PLACES:
+            _places.clear()
+        known = _places[key] = (code, short(f"{code.co_filename}:{line_of(code, instruction)}"))
+    return known[1]
+
+
+def short(path: str) -> str:
+    """From the working directory on, or else the last three parts."""
+    here = _here()
+    if here and path.startswith(here):
+        return clean(path[len(here) :])
+    parts = path.replace(os.sep, "/").split("/")
+    return clean(path if len(parts) <= 4 else "/".join(["\u2026", *parts[-3:]]))
+
+
+def _here() -> str:
+    try:
+        return os.getcwd().rstrip(os.sep) + os.sep
+    except OSError:  # the directory is gone
+        return ""

@@ -1,0 +1,81 @@
+"""Which pools an exporter watches: given ones, those of databases, or all of the process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from itertools import count
+from threading import RLock
+from typing import Any, Generic, TypeVar
+
+from .. import observe
+from ..pool import Pool
+from ..sql.branch import Branch
+from ..sql.database import Database
+
+W = TypeVar("W")
+Target = Pool[Any] | Database
+
+
+class Following(Generic[W]):
+    """A watch for each pool, also for those that a database makes later.
+
+    `attach(pool, name)` makes one; it must not keep the pool alive. May be used from any thread.
+    """
+
+    def __init__(self, targets: tuple[Target, ...], attach: Callable[[Pool[Any], str], W]) -> None:
+        for target in targets:
+            if not isinstance(target, Pool | Database):
+                raise TypeError(f"only pools and databases can be watched, not {target!r}")
+        self._attach = attach
+        self._databases = weakref.WeakSet(each for each in targets if isinstance(each, Database))
+        self._all = not targets
+        self._lock = RLock()  # a finalizer may make a pool while it is held
+        self._watches: dict[weakref.ref[Pool[Any]], W] = {}
+        self._numbers = count(1)
+        self._unfollow: Callable[[], None] | None = None
+        if self._all or self._databases:
+            self._unfollow = observe.follow(self._made)
+            for pool in observe.pools():
+                self._made(pool)
+        for target in targets:
+            if isinstance(target, Pool):
+                self._add(target)
+
+    def living(self) -> list[tuple[Pool[Any], W]]:
+        """The pools that are neither closed nor collected, each with its watch."""
+        with self._lock:
+            found = []
+            for reference, watch in [*self._watches.items()]:
+                pool = reference()
+                if pool is None or pool.closed:
+                    del self._watches[reference]
+                else:
+                    found.append((pool, watch))
+            return found
+
+    def close(self) -> list[tuple[Pool[Any], W]]:
+        """Watch nothing any more; returns what was watched."""
+        if self._unfollow is not None:
+            self._unfollow()
+        last = self.living()
+        with self._lock:
+            self._watches.clear()
+        return last
+
+    def _made(self, pool: Pool[Any]) -> None:
+        if self._all or database_of(pool) in self._databases:
+            self._add(pool)
+
+    def _add(self, pool: Pool[Any]) -> None:
+        reference = weakref.ref(pool)
+        with self._lock:
+            if reference not in self._watches and not pool.closed:
+                name = f"pool-{next(self._numbers)}" if pool.name is None else pool.name
+                self._watches[reference] = self._attach(pool, name)
+
+
+def database_of(pool: Pool[Any]) -> Database | None:
+    """The database whose connections are in the pool."""
+    maker = getattr(pool._settings.factory, "__self__", None)
+    return maker.database if isinstance(maker, Branch) else None

@@ -1,0 +1,81 @@
+"""Log lines for what pools do not log by themselves.
+
+    attach(pool, db)    # these; without arguments all pools of the process
+
+Every line of cenote comes from the logger `cenote`, and those about a pool have fields for
+structured logs, see `FIELDS`. No line has a password: pools know none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from .. import observe
+from ..pool import Pool
+from .following import Following, Target
+
+KINDS: Final = (
+    "opened", "closed", "created", "destroyed", "waiting", "acquired", "released", "timeout",
+    "cancelled", "rejected", "check_failed", "held_long", "state_changed",
+)  # fmt: skip
+# Not what happens with every acquire, and not what the pool logs by itself.
+DEFAULT: Final = (
+    "opened", "closed", "created", "destroyed", "timeout", "cancelled", "rejected", "check_failed",
+)  # fmt: skip
+FIELDS: Final = ("pool", "event", "task", "seconds", "reason", "error")
+
+
+def attach(
+    *targets: Target,
+    level: int = logging.INFO,
+    kinds: Iterable[str] = DEFAULT,
+    logger: logging.Logger = observe.logger,
+) -> Callable[[], None]:
+    """Log these events of these pools and databases; returns the function that ends it."""
+    wanted = frozenset([kinds] if isinstance(kinds, str) else kinds)
+    if unknown := wanted.difference(KINDS):
+        raise ValueError(f"kinds must be of {', '.join(KINDS)}, not {', '.join(sorted(unknown))}")
+
+    def listen(pool: Pool[Any], name: str) -> Callable[[observe.PoolEvent], None]:
+        def hear(event: observe.PoolEvent) -> None:
+            if event.kind in wanted and logger.isEnabledFor(level):
+                logger.log(level, "%s", sentence(event, name), extra=fields(event, name))
+
+        pool.subscribe(hear)
+        return hear
+
+    following = Following(targets, listen)
+
+    def detach() -> None:
+        for pool, hear in following.close():
+            observe.unsubscribe(pool, hear)
+
+    return detach
+
+
+def sentence(event: observe.PoolEvent, name: str) -> str:
+    """The event as one line for people."""
+    parts = [f"pool {name!r}: {event.kind}"]
+    if event.reason is not None:
+        parts.append(f"({event.reason})")
+    if event.task is not None:
+        parts.append(f"by task {event.task!r}")
+    if event.duration is not None:
+        parts.append(f"after {event.duration:.3g} s")
+    if event.error is not None:
+        parts.append(f"with {type(event.error).__name__}")
+    return " ".join(parts)
+
+
+def fields(event: observe.PoolEvent, name: str) -> dict[str, Any]:
+    """The same for machines: nothing but strings, numbers and None."""
+    return {
+        "pool": name,
+        "event": event.kind,
+        "task": event.task,
+        "seconds": event.duration,
+        "reason": None if event.reason is None else str(event.reason),
+        "error": None if event.error is None else type(event.error).__name__,
+    }

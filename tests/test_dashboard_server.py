@@ -1,0 +1,390 @@
+"""Who may ask the dashboard, its own small server, and the servers of others."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import cenote
+from cenote.extras.dashboard import app, server
+from clock import settle
+from support import Thing
+from viewer import TOKEN, Viewer, ask, order, scope, until, watching
+
+# -- who may ask ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hosts", "address", "host", "allowed"),
+    [
+        ([], "127.0.0.1", "localhost", True),
+        ([], "127.0.0.1", "localhost:8765", True),
+        ([], "127.0.0.1", "127.0.0.1:8765", True),
+        ([], "::1", "[::1]:8765", True),
+        ([], "127.0.0.1", "LOCALHOST.", True),
+        ([], "127.0.0.1", "evil.example", False),
+        ([], "127.0.0.1", "localhost.evil.example", False),
+        ([], "127.0.0.1", "", False),
+        ([], "::ffff:127.0.0.1", "evil.example", False),
+        ([], "10.0.0.5", "ops.internal", True),  # not on the loopback: no check unless told so
+        (["ops.internal"], "10.0.0.5", "ops.internal:80", True),
+        (["ops.internal"], "10.0.0.5", "evil.example", False),
+        (["ops.internal"], "10.0.0.5", "localhost", False),
+        (["ops.internal"], "127.0.0.1", "ops.internal", True),
+        (["ops.internal"], "127.0.0.1", "localhost", True),
+        (["*"], "127.0.0.1", "anything", True),
+        (["fd00::7"], "fd00::7", "[fd00::7]:80", True),
+        ([], "testserver", "testserver", True),
+        ([], "/run/app.sock", "whatever", True),
+    ],
+)
+async def test_the_host_is_checked(hosts, address, host, allowed):
+    status, _, body = await ask(app(hosts=hosts), "GET", "/", host=host, address=address)
+    assert status == (200 if allowed else 403)
+    if not allowed:
+        assert "hosts=" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({}, True),  # no browser
+        ({"origin": "http://localhost:8765"}, True),
+        ({"origin": "http://LOCALHOST:8765"}, True),
+        ({"origin": "http://localhost"}, False),  # another port
+        ({"origin": "http://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "https://proxy.example"}, True),  # in hosts
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-origin"}, True),
+    ],
+)
+async def test_the_origin_of_a_button_is_checked(headers, allowed):
+    application = app(control_token=TOKEN, hosts=["proxy.example"])
+    status, said = await order(application, "check", host="localhost:8765", **headers)
+    assert status == (200 if allowed else 403)
+    if not allowed:
+        assert "origin" in said["error"]
+
+
+async def test_without_a_token_it_only_shows(make_pool):
+    pool = make_pool(Thing, name="p")
+    async with watching(app()) as viewer:
+        assert viewer.messages[0]["control"] is False
+        status, said = await order(app(), "deactivate")
+        assert (status, pool.state) == (403, "ACTIVE")
+        assert "read-only" in said["error"]
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN[:-1], TOKEN + "x", "sésame"])
+async def test_a_wrong_token_is_refused(make_pool, token):
+    pool = make_pool(Thing)
+    application = app(control_token=TOKEN)
+    async with watching(application) as viewer:
+        assert viewer.messages[0]["control"] is True
+        status, said = await order(application, "deactivate", token=token)
+        assert (status, pool.state) == (403, "ACTIVE")
+        assert "token is" in said["error"]
+
+
+async def test_the_buttons(make_pool):
+    pool = make_pool(Thing, name="p")
+    application = app(control_token=TOKEN)
+    async with watching(application) as viewer:
+        number = viewer.pool("p")["id"]
+        for action, state in [
+            ("deactivate", "INACTIVE"),
+            ("recover", "RECOVERING"),
+            ("activate", "ACTIVE"),
+        ]:
+            assert await order(application, action, number) == (200, {"done": action})
+            assert pool.state == state
+        assert (await order(application, "activate", 999))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"[]", 400),
+        (b"{}", 400),
+        (b'{"action": "close", "pool": 1}', 400),
+        (b'{"action": "activate", "pool": "1"}', 400),
+        (b'{"action": "activate", "pool": true}', 400),
+        (b'{"action": ["activate"], "pool": 1}', 400),
+        (b"\xff", 400),
+        (b"[" * 4000, 400),
+        (b" " * 5000, 413),
+    ],
+)
+async def test_bad_orders(body, status):
+    assert (await order(app(control_token=TOKEN), "", body=body))[0] == status
+
+
+async def test_an_order_must_be_json():
+    answer = await order(app(control_token=TOKEN), "check", **{"content-type": "text/plain"})
+    assert answer[0] == 415
+
+
+# -- the server ----------------------------------------------------------------------------------
+
+sockets = pytest.mark.real_time("sockets")
+
+
+async def raw(port, request, *, eof=False):
+    """What the server answers to these bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        if eof:
+            writer.write_eof()
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+@sockets
+async def test_serving():
+    async with await cenote.serve_dashboard(port=0) as served:
+        assert served.url == f"http://127.0.0.1:{served.port}/"
+        assert served.url in repr(served)
+        answer = await raw(served.port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"connection: close" in head
+        assert body.startswith(b"<!doctype html>")
+    assert "closed" in repr(served)
+    with pytest.raises(OSError):
+        await raw(served.port, b"")
+    await served.close()  # again
+
+
+@sockets
+async def test_it_binds_to_the_loopback_and_says_when_it_does_not(caplog):
+    async with await cenote.serve_dashboard(port=0) as served:
+        (listening,) = served._server.sockets
+        assert listening.getsockname()[0] == "127.0.0.1"
+    assert not caplog.records
+    async with await cenote.serve_dashboard(host="0.0.0.0", port=0) as served:
+        assert served.url == f"http://127.0.0.1:{served.port}/"
+    (record,) = caplog.records
+    assert "open to other machines" in record.message
+
+
+@sockets
+async def test_a_port_that_is_taken():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(OSError):
+            await cenote.serve_dashboard(port=other.getsockname()[1])
+
+
+@sockets
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
+        (b"GET /%2F HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET http://localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET  / HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: \x00\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\nHost: localhost\n\n\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 70000 + b"\r\n\r\n", 431),
+        (b"POST /control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 501),
+        (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n", 413),
+        (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 403),
+    ],
+)
+async def test_requests(request_, status):
+    async with await cenote.serve_dashboard(port=0) as served:
+        answer = await raw(served.port, request_)
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@sockets
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHo",
+        b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n{",
+    ],
+)
+@pytest.mark.parametrize("eof", [True, False])
+async def test_half_a_request_ends_in_time(half, eof, monkeypatch):
+    monkeypatch.setattr(server, "READ_TIMEOUT", 0.2)
+    async with await cenote.serve_dashboard(port=0) as served:
+        try:
+            assert await raw(served.port, half, eof=eof) == b""
+        except ConnectionResetError:
+            pass
+        await until(lambda: not served._tasks)
+
+
+@sockets
+async def test_connections_are_limited(monkeypatch):
+    monkeypatch.setattr(server, "CONNECTIONS", 1)
+    async with await cenote.serve_dashboard(port=0) as served:
+        _, first = await asyncio.open_connection("127.0.0.1", served.port)
+        await until(lambda: len(served._tasks) == 1)
+        try:
+            assert await raw(served.port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+        except ConnectionResetError:
+            pass
+        first.close()
+        await until(lambda: not served._tasks)
+        assert await raw(served.port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+
+STREAM = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@sockets
+async def test_a_stream_over_a_socket(make_pool):
+    pool = make_pool(Thing, name="p")
+    async with await cenote.serve_dashboard(port=0, interval=0.05) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(STREAM)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"content-type: text/event-stream" in head
+        assert await reader.readline() == b"retry: 1000\n"
+        await reader.readline()
+        message = json.loads((await reader.readline()).removeprefix(b"data: "))
+        assert [shown["name"] for shown in message["pools"]] == ["p"]
+        assert len(pool._subscribers) == 1
+        writer.close()
+        await until(lambda: pool._subscribers == ())
+
+
+@sockets
+async def test_a_browser_that_does_not_read_is_cut_off(make_pool, monkeypatch):
+    monkeypatch.setattr(server, "SEND_TIMEOUT", 0.3)
+    transports = []
+
+    class Noted(server.Connection):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            transports.append(self._writer.transport)
+
+    monkeypatch.setattr(server, "Connection", Noted)
+    pool = make_pool(Thing, min_size=1000, max_size=1000)
+    await pool.open()
+    things = [await pool.acquire() for _ in range(1000)]
+    async with await cenote.serve_dashboard(port=0, interval=0.05) as served:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", served.port))
+            client.sendall(STREAM)
+            await until(lambda: pool._subscribers)
+            while pool._subscribers:  # every tile changes, nobody reads
+                for thing in things:
+                    pool.release(thing)
+                things = [await pool.acquire() for _ in range(1000)]
+                await asyncio.sleep(0.02)
+            await until(lambda: not served._tasks)
+            assert [each.get_write_buffer_size() for each in transports] == [0]
+    for thing in things:
+        pool.release(thing)
+
+
+@sockets
+async def test_closing_ends_the_streams(make_pool):
+    pool = make_pool(Thing)
+    served = await cenote.serve_dashboard(port=0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(STREAM)
+    await reader.readuntil(b"\r\n\r\n")
+    await served.close()
+    try:
+        while await reader.read(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    assert pool._subscribers == ()
+    writer.close()
+
+
+def test_the_end_of_the_loop_is_the_end_of_the_server():
+    code = """if True:
+        import asyncio, cenote
+        async def main():
+            pool = cenote.Pool(object)
+            server = await cenote.serve_dashboard(port=0)
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET /events HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+            await reader.readuntil(b"data: ")
+            writer.close()
+            await pool.close()
+        asyncio.run(main())
+    """
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# -- in other servers ----------------------------------------------------------------------------
+
+
+async def test_mounted_in_starlette(make_pool):
+    applications = pytest.importorskip("starlette.applications")
+    from starlette.routing import Mount
+
+    make_pool(Thing, name="p")
+    whole = applications.Starlette(
+        routes=[Mount("/ops/pools", cenote.dashboard.app(control_token=TOKEN))]
+    )
+    assert (await ask(whole, "GET", "/ops/pools/"))[0] == 200
+    status, headers, _ = await ask(whole, "GET", "/ops/pools")
+    assert (status, headers["location"]) == (307, "http://localhost/ops/pools/")
+    viewer = Viewer()
+    request = scope("GET", "/ops/pools/events")
+    task = asyncio.create_task(whole(request, viewer.receive, viewer.send))
+    await settle()
+    assert viewer.pool("p")
+    viewer.hang_up.set()
+    await task
+
+
+@sockets
+async def test_under_uvicorn(make_pool):
+    uvicorn = pytest.importorskip("uvicorn")
+    pool = make_pool(Thing, name="p")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        config = uvicorn.Config(
+            "cenote:dashboard", log_level="error", ws="none", timeout_graceful_shutdown=1
+        )
+        running = uvicorn.Server(config)
+        running.install_signal_handlers = lambda: None
+        task = asyncio.create_task(running.serve([listening]))
+        await until(lambda: running.started)
+        answer = await raw(port, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        refused = await raw(
+            port, b"GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
+        )
+        assert refused.startswith(b"HTTP/1.1 403")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(STREAM)
+        await reader.readuntil(b'"name":"p"')
+        assert len(pool._subscribers) == 1
+        writer.close()
+        await until(lambda: pool._subscribers == ())
+        running.should_exit = True
+        await task

@@ -1,0 +1,50 @@
+"""The programs in docs/observability.md run, and do what the page says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cenote
+
+PAGE = (Path(__file__).parent.parent / "docs" / "observability.md").read_text(encoding="utf-8")
+SOURCE = str(Path(cenote.__file__).parent.parent)
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+# What each of them needs, and shows; those that show nothing are only imported.
+EXPECTED = [
+    ("prometheus_client", ['cenote_pool_created_total{pool="shop"} 1.0']),
+    ("opentelemetry.sdk", ['"name": "CREATE"', '"cenote.acquire"', "db.client.connection.count"]),
+    (None, ["create table orders (id integer)  fine"]),
+    (None, ['"event": "created"', '"level": "WARNING"', '"reason": "INACTIVE"']),
+    ("starlette", []),
+    (None, []),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "package", "shown"),
+    [
+        (program, package, shown)
+        for program, (package, shown) in zip(PROGRAMS, EXPECTED, strict=True)
+    ],
+    ids=["prometheus", "opentelemetry", "observer", "logs", "starlette", "lifespan"],
+)
+def test_a_program_of_the_page(program, package, shown):
+    if package is not None:
+        pytest.importorskip(package)
+    path = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    for text in shown:
+        assert text in done.stdout + done.stderr
