@@ -8,19 +8,36 @@ python=$1
 shift
 core=$("$python" -c 'import cenote; print(cenote.core)')
 
-# Programs in processes of their own: once is enough.
-programs=(--ignore tests/test_examples.py --ignore tests/test_demo.py --ignore tests/test_benchmarks.py)
+# Programs in processes of their own, and what no loop and no core has a part in: once is enough.
+once=(examples demo benchmarks placeholders analysis url imports proxy servers dashboard_browser)
+# On the pure core: the pool, what watches it, and the conformance suite of the databases.
+pools_only=(db_broken db_cache db_cancel db_isolation db_life db_sharing db_tasks db_template chaos security)
 
-run() {
-    echo "cenote: $1" >&2
-    shift
-    "$@"
+without() {
+    for name in "$@"; do
+        echo "--ignore=tests/test_$name.py"
+    done
 }
 
+say() { echo "cenote: $*" >&2; }
+
 if [[ $core == native ]]; then
-    run "pure core" env CENOTE_PURE=1 "$python" -m pytest -q "${programs[@]}" "$@"
+    log=$(mktemp)
+    trap 'rm -f "$log"; kill "${pure:-}" 2>/dev/null || true' EXIT
+    # Beside each other: there are two cores, and both mostly wait for servers.
+    mapfile -t skipped < <(without "${once[@]}" "${pools_only[@]}")
+    env CENOTE_PURE=1 "$python" -m pytest -q -p no:cacheprovider "${skipped[@]}" "$@" >"$log" 2>&1 &
+    pure=$!
+    status=0
     if "$python" -c 'import uvloop' 2>/dev/null; then
-        run "native core on uvloop" "$python" -m pytest -q --loop=uvloop "${programs[@]}" "$@"
+        say "native core on uvloop, and beside it the pure core"
+        mapfile -t skipped < <(without "${once[@]}")
+        "$python" -m pytest -q --loop=uvloop "${skipped[@]}" "$@" || status=$?
     fi
+    wait "$pure" || status=$?
+    say "pure core"
+    cat "$log"
+    [[ $status == 0 ]] || exit "$status"
 fi
-run "$core core" "$python" -m pytest "$@"
+say "$core core"
+"$python" -m pytest "$@"

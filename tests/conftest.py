@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import backends
 import cenote
 from backends import Backend
+from cenote import fork
 from clock import Deadlocked, VirtualLoop, settle
 from servers import MariaDBServer, PgBouncer, PostgresServer, RedisServer
 
@@ -31,6 +33,12 @@ hypothesis.settings.load_profile("cenote")
 @pytest.fixture
 def core() -> str:
     return cenote.core
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What watches every pool of the process sees those of the test, and not what others left."""
+    monkeypatch.setattr(fork, "_forkables", weakref.WeakSet())
 
 
 @pytest.fixture
