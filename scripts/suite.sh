@@ -11,7 +11,9 @@ core=$("$python" -c 'import cenote; print(cenote.core)')
 # Programs in processes of their own, and what no loop and no core has a part in: once is enough.
 once=(examples demo benchmarks placeholders analysis url imports proxy servers dashboard_browser)
 # On the pure core: the pool, what watches it, and the conformance suite of the databases.
-pools_only=(db_broken db_cache db_cancel db_isolation db_life db_sharing db_tasks db_template chaos security)
+pools_only=(db_broken db_cancel db_isolation db_life db_sharing db_tasks)
+# Long, and the loop has little part in them.
+long=(chaos security db_cache db_template)
 
 without() {
     for name in "$@"; do
@@ -29,13 +31,13 @@ if [[ $core == native ]]; then
     log=$(mktemp)
     trap 'rm -f "$log"; kill "${pure:-}" 2>/dev/null || true' EXIT
     # Beside each other: there are two cores, and both mostly wait for servers.
-    mapfile -t skipped < <(without "${once[@]}" "${pools_only[@]}")
+    mapfile -t skipped < <(without "${once[@]}" "${long[@]}" "${pools_only[@]}")
     env CENOTE_PURE=1 "$python" -m pytest -q -p no:cacheprovider "${skipped[@]}" "$@" >"$log" 2>&1 &
     pure=$!
     status=0
     if "$python" -c 'import uvloop' 2>/dev/null; then
         say "native core on uvloop, and beside it the pure core"
-        mapfile -t skipped < <(without "${once[@]}")
+        mapfile -t skipped < <(without "${once[@]}" "${long[@]}")
         "$python" -m pytest -q --loop=uvloop "${skipped[@]}" "$@" || note $?
     fi
     wait "$pure" || note $?
