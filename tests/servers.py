@@ -116,6 +116,7 @@ class Server:
         """As a crash: nothing is said to the clients, nothing is saved."""
         if self._process is None:
             return
+        self._process.send_signal(signal.SIGSTOP)  # so that it has no more children
         children = _children(self._process.pid)
         self._process.kill()
         for child in children:
@@ -125,6 +126,10 @@ class Server:
                 pass
         self._process.wait()
         self._process = None
+        # PostgreSQL does not start while a process of the old one has its memory.
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while not all(map(_is_over, children)) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def _initialize(self) -> None:
         """Writes what the server needs before its first start."""
@@ -478,6 +483,14 @@ def _children(pid: int) -> list[int]:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def _is_over(pid: int) -> bool:
+    """Also if nobody has asked for its exit status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
 
 
 def _free_port(host: str) -> int:
