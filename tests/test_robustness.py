@@ -231,3 +231,23 @@ async def test_a_hook_that_closes_the_pool_gets_nothing_out_of_it(make_pool):
     await pool.release(await pool.acquire())
     assert pool.try_acquire() is None
     assert pool.count == 0
+
+
+def test_what_is_due_within_a_millisecond_on_uvloop(caplog):
+    """uvloop calls that at once, and its handle does not tell the time."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def live() -> None:
+        async with cenote.Pool(object, max_idle=0.0003) as pool:
+            async with pool.acquire():
+                pass
+            async with asyncio.timeout(10):
+                while pool.count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+
+    loop = uvloop.new_event_loop()
+    try:
+        loop.run_until_complete(live())
+    finally:
+        loop.close()
+    assert not caplog.records

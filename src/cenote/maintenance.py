@@ -45,7 +45,8 @@ class Maintenance:
         self._interval = interval if healthcheck is not None else 0.0
         self.hold_warning = hold_warning
         self.paused = False  # no refill: a failed open is being undone
-        self._due: asyncio.TimerHandle | None = None  # the next lifetime, idle time or warning
+        self._due: asyncio.Handle | None = None  # the next lifetime, idle time or warning
+        self._due_at = 0.0  # its loop time; uvloop's handle of what is due now does not tell
         self._check: asyncio.TimerHandle | None = None  # the next round of health checks
         self._fill: asyncio.Handle | None = None  # the next attempt to restore min_size
         self._round: deque[Slot] = deque()  # what this round has still to check
@@ -122,10 +123,11 @@ class Maintenance:
         """Something may be due at that time."""
         if self._loop is None or when == inf:
             return
-        if self._due is None or when < self._due.when():
+        if self._due is None or when < self._due_at:
             if self._due is not None:
                 self._due.cancel()
             when = min(when, self._loop.time() + LONGEST)
+            self._due_at = when
             self._due = self._loop.call_at(
                 when, _run, weakref.ref(self), Maintenance._sweep, context=Context()
             )
@@ -133,7 +135,7 @@ class Maintenance:
     def _sweep(self, pool: Runtime[Any]) -> None:
         assert self._due is not None
         # A timer may come a clock tick early: what it came for is due all the same.
-        now = max(pool._time(), self._due.when())
+        now = max(pool._time(), self._due_at)
         self._due = None
         core = pool._core
         for slot, reason in due(core, now):
