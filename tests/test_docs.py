@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # What a program needs that is not there: it is only compiled.
 NEEDS = re.compile(r"localhost|asyncpg\.|psycopg|redis\.|fastapi|FastAPI|sqlalchemy|opentelemetry|"
-                   r"prometheus|serve_dashboard|Database\("(postgresql|mysql)")  # fmt: skip
+                   r'prometheus|serve_dashboard|Database\("(postgresql|mysql)')  # fmt: skip
 
 
 def blocks() -> list[tuple[str, str]]:
