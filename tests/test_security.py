@@ -2,14 +2,16 @@
 
 import shutil
 from collections.abc import Iterator
+from traceback import TracebackException
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 import backends
 import cenote
 from backends import Backend
-from servers import MariaDBServer, PostgresServer
+from servers import PASSWORD, MariaDBServer, PostgresServer
 
 pytestmark = pytest.mark.real_time("talks to real servers")
 
@@ -44,6 +46,28 @@ async def test_an_injection_arrives_as_data(backend: Backend, attack: str) -> No
         assert [row[0] for row in await db.fetch_all(by_name, {"name": value})] == [value] * 6
         assert [row[0] async for row in db.iterate(by_position, [value])] == [value] * 6
         assert await db.fetch_val(f"select count(*) from {table} where name <> ?", [value]) == 0
+
+
+@pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "mysql"], indirect=True)
+@pytest.mark.parametrize("way", ["refused", "no such database", "too slow", "on_connect"])
+async def test_no_variable_of_a_traceback_shows_the_password(backend: Backend, way: str) -> None:
+    options: dict[str, Any] = {}
+    url = backend.url.replace(quote(PASSWORD, safe=""), "hunter2-wrong")
+    if way == "no such database":
+        url = f"{backend.url}_not"
+    elif way == "too slow":
+        options["create_timeout"] = 0.0005
+    elif way == "on_connect":
+        url = backend.url
+        options["on_connect"] = lambda connection: 1 / 0
+    db = cenote.Database(url, max_size=1, **options)
+    del url
+    with pytest.raises(Exception, match=r".") as caught:
+        await db.fetch_val("select 1")
+    await db.close()
+    shown = "".join(TracebackException.from_exception(caught.value, capture_locals=True).format())
+    assert "hunter2-wrong" not in shown
+    assert PASSWORD not in shown
 
 
 @pytest.fixture(scope="module", params=["asyncpg", "psycopg", "mysql"])

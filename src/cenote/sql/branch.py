@@ -19,6 +19,7 @@ from .binding import Lease
 from .driver import Arguments, Driver, Link
 from .query import Query
 from .scope import acting_task, forget_scope, open_transactions, scope
+from .url import without_frames
 
 if TYPE_CHECKING:
     from .database import Database
@@ -67,7 +68,13 @@ class Branch:
             self._guard = self._watch_loop()
             await anext(self._guard)
         database._connected = True
-        link = await self.driver.connect(await database._get_password())
+        password = await database._get_password()
+        try:
+            link = await self.driver.connect(password)
+        except BaseException as error:
+            if password is not None:
+                without_frames(error)
+            raise
         self.links.add(link)
         try:
             await self._greet(link)

@@ -30,6 +30,21 @@ class Secret:
         return "***"
 
 
+def without_frames(error: BaseException) -> None:
+    """Forget where it was raised: the frames of a driver's connect() hold the password, and some
+    tools print the variables of every frame."""
+    chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            chain += (link.__cause__, link.__context__)
+            if isinstance(link, BaseExceptionGroup):
+                chain += link.exceptions
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a URL says."""
