@@ -431,6 +431,38 @@ class Chaos:
             self.complain(f"transaction {op} is there, and nobody made it")
 
 
+async def herd(url: str, proxy: Proxy, *, seconds: float, breaker: bool) -> float:
+    """Attempts a second to connect to a server that is gone, by 500 tasks that do not give up."""
+    strategy = cenote.ConsecutiveFailures(5, 0.25, max_recovery_timeout=1.0) if breaker else None
+    db = cenote.Database(url, max_size=20, acquire_timeout=OPERATION, strategy=strategy)
+    ended = False
+
+    async def ask() -> None:
+        while not ended:
+            with contextlib.suppress(Exception):
+                await db.fetch_val("select 1")
+            await asyncio.sleep(0.01)
+
+    before = proxy.connections
+    tasks = [asyncio.create_task(ask()) for _ in range(500)]
+    await asyncio.sleep(seconds)
+    attempts = proxy.connections - before
+    ended = True
+    await asyncio.wait(tasks)
+    await db.close()
+    return attempts / seconds
+
+
+def measure_herd(seconds: float) -> tuple[float, float]:
+    """Without and with the breaker."""
+    with PostgresServer() as server, Proxy(server.host, server.port) as proxy:
+        proxy.refuse(True)
+        old, new = f"@{server.host}:{server.port}/", f"@{proxy.host}:{proxy.port}/"
+        url = server.tcp_url().replace(old, new)
+        without = asyncio.run(herd(url, proxy, seconds=seconds, breaker=False))
+        return without, asyncio.run(herd(url, proxy, seconds=seconds, breaker=True))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=150.0, help="with each driver")
@@ -454,6 +486,12 @@ def main() -> int:
         ).run()
         print(f"{figures}\n  in {time.monotonic() - began:.0f} s, {cenote.core} core", flush=True)
         wrong += len(figures.complaints)
+    if not options.driver:
+        without, with_breaker = measure_herd(5.0)
+        print(
+            f"a dead server, 500 tasks: {without:,.1f} attempts a second to connect without a "
+            f"breaker, {with_breaker:,.1f} with it"
+        )
     return 1 if wrong else 0
 
 

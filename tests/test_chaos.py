@@ -34,6 +34,15 @@ def test_everything_breaks_and_both_ledgers_agree(driver: str) -> None:
     assert "committed" in done.stdout
 
 
+def test_a_dead_server_is_left_alone_by_the_breaker() -> None:
+    pytest.importorskip("asyncpg")
+    if reason := PostgresServer.missing():
+        pytest.skip(reason)
+    without, with_breaker = chaos.measure_herd(2.0)
+    assert 0 < with_breaker < 30  # 5 at first, then one at a time, less and less
+    assert without > 3 * with_breaker
+
+
 @pytest.mark.real_time("talks to a real server")
 async def test_no_answer_to_the_question_of_another(redis_server: RedisServer) -> None:
     counts = await poison.poison(
