@@ -27,10 +27,10 @@ import cenote
 from proxy import Proxy
 from servers import MariaDBServer, PostgresServer
 
-OPERATION = 10.0  # seconds that one operation may take before it gives up
+OPERATION = 5.0  # seconds that one operation may take: a silent connection is noticed only so
 PATIENCE = 60.0  # until everything must be over after the end
 GROWTH = 6_000  # objects more than before that are no leak: caches, once
-SETTLED = 5.0  # without faults at the end: everything must work again
+SETTLED = OPERATION + 10.0  # without faults at the end: until everything must work again
 
 # Programming errors, of cenote or of a driver that it should have understood.
 UNEXPECTED = (AttributeError, NameError, TypeError, KeyError, IndexError, RuntimeError, ValueError)
@@ -167,10 +167,7 @@ class Chaos:
         faults.cancel()
         await asyncio.wait([faults])
         self.heal()
-        good = sum(figures.operations.values())
-        await asyncio.sleep(min(SETTLED, self.seconds))
-        if sum(figures.operations.values()) == good:
-            self.complain("nothing worked any more after the last fault")
+        await self.recover()
         self.stopping = True
         for task in (await asyncio.wait(self.workers, timeout=PATIENCE))[1]:
             self.complain(f"{task.get_name()} waited for ever: {task!r}")
@@ -192,6 +189,17 @@ class Chaos:
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             self.complain(f"a task is left: {task!r}")
+
+    async def recover(self) -> None:
+        """Without faults: every kind of operation must work again."""
+        loop = asyncio.get_running_loop()
+        before, deadline = self.figures.operations.copy(), loop.time() + SETTLED
+        kinds = ("read", "transact", "stream", "prepare", "touch")
+        while loop.time() < deadline:
+            await asyncio.sleep(0.05)
+            if all(self.figures.operations[kind] > before[kind] for kind in kinds):
+                return
+        self.complain("not everything worked again after the last fault")
 
     async def warm_up(self) -> None:
         """What is made once is not a leak."""
@@ -222,7 +230,7 @@ class Chaos:
         while not self.stopping:
             kind = choice.choice(kinds)
             try:
-                async with asyncio.timeout(OPERATION * 2):
+                async with asyncio.timeout(OPERATION):
                     await kind(choice, self.db)
             except asyncio.CancelledError:
                 # Of the fault injector: the task goes on, as a new request would.

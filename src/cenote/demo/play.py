@@ -95,6 +95,7 @@ class Play:
         self.screen.start(TASKS, CONNECTIONS)
         try:
             await self._perform()
+            await self._calm_down()
             self.screen.draw(self, last=True)
         finally:
             watcher.cancel()
@@ -126,6 +127,13 @@ class Play:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+    async def _calm_down(self) -> None:
+        """What was cut off at the end is closed, and everybody is heard."""
+        for _ in range(100):
+            if not self.pool.active_count:
+                break
+            await asyncio.sleep(FRAME)
 
     # -- the tasks -------------------------------------------------------------------------------
 
