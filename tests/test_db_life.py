@@ -854,3 +854,26 @@ async def test_a_task_that_waits_for_itself(backend: Backend) -> None:
             await db.fetch_val("select 1")
         assert [row[0] async for row in stream] == [2]
         assert await db.fetch_val("select 1") == 1
+
+
+async def test_what_is_touched_while_the_database_closes_is_not_kept(backend: Backend) -> None:
+    """The statement began before close() and ends after it: its task holds nothing."""
+    slow = {"sqlite": "create temp table late as " + backend.slow.replace("300000000", "300000")}
+    touch = slow.get(backend.name) or {
+        "mysql": "do sleep(0.3)",
+    }.get(backend.name, "do $$ begin perform pg_sleep(0.3); end $$")
+    async with backend.database() as db:
+        await db.execute("select 1")
+        pool = db.pool
+        task = asyncio.create_task(linger(db.execute(touch)))
+        await eventually(lambda: pool.active_count == 1)
+        await db.close()
+        await eventually(lambda: pool.count == 0)
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def linger(statement: Any) -> None:
+    await statement
+    await asyncio.Event().wait()

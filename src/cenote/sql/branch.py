@@ -230,6 +230,7 @@ class Branch:
 
     def bind(self, link: Link, claim: Any, task: Any, *, private: bool = False) -> Lease:
         lease = Lease(self, link, claim, task, private=private)
+        lease.ended = self.over  # closed while the statement ran: it is not kept
         if private:
             self.private.add(lease)
         else:
