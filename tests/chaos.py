@@ -29,7 +29,7 @@ from servers import MariaDBServer, PostgresServer
 
 OPERATION = 5.0  # seconds that one operation may take: a silent connection is noticed only so
 PATIENCE = 60.0  # until everything must be over after the end
-GROWTH = 6_000  # objects more than before that are no leak: caches, once
+GROWTH = 12_000  # objects more than before that are no leak: caches, once
 SETTLED = OPERATION + 10.0  # without faults at the end: until everything must work again
 
 # Programming errors, of cenote or of a driver that it should have understood.

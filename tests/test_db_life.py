@@ -868,7 +868,7 @@ async def test_what_is_touched_while_the_database_closes_is_not_kept(backend: Ba
         task = asyncio.create_task(linger(db.execute(touch)))
         await eventually(lambda: pool.active_count == 1)
         await db.close()
-        await eventually(lambda: pool.count == 0)
+        await eventually(lambda: pool.count == pool.stats().destroying == 0)
         assert not task.done()
         task.cancel()
         await asyncio.wait([task])
