@@ -128,7 +128,7 @@ class Bound(Front[T], Generic[T]):
         self._loop = loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._time = loop.time
-        self._direct_clock = _is_monotonic(loop)
+        self._direct_clock = is_monotonic(loop)
         self._core.move("open")
         self._maintenance.start(loop)
         if self._subscribers:
@@ -318,7 +318,7 @@ class Bound(Front[T], Generic[T]):
         )
 
 
-def _is_monotonic(loop: asyncio.AbstractEventLoop) -> bool:
+def is_monotonic(loop: asyncio.AbstractEventLoop) -> bool:
     """Whether the loop's time is the monotonic clock, which C may then read by itself."""
     return type(loop).time is asyncio.BaseEventLoop.time and "time" not in vars(loop)
 

@@ -80,6 +80,26 @@ claim_note_caller(Claim *claim)
     if (inner == NULL && PyErr_Occurred()) {
         return -1;
     }
+    /* From inside cenote, as every statement of a database is: look further out. */
+    PyFrameObject *outer = inner == Py_True ? PyFrame_GetBack(frame) : NULL;
+    while (outer != NULL) {
+        code = PyFrame_GetCode(outer);
+        inner = PyDict_GetItemWithError(st->internal, code->co_filename);
+        if (inner == Py_False) {
+            claim->code = (PyObject *)code;
+            claim->instruction = PyFrame_GetLasti(outer);
+            Py_DECREF(outer);
+            return 0;
+        }
+        Py_DECREF(code);
+        if (inner == NULL && PyErr_Occurred()) {
+            Py_DECREF(outer);
+            return -1;
+        }
+        PyFrameObject *next = inner == Py_True ? PyFrame_GetBack(outer) : NULL;
+        Py_DECREF(outer);
+        outer = next;
+    }
     PyObject *found = PyObject_CallOneArg(st->caller, (PyObject *)frame);
     if (found == NULL) {
         return -1;

@@ -160,7 +160,9 @@ class AsyncpgLink(Link):
             hang_up(raw._transport, raw.terminate)
 
     def looks_dead(self) -> bool:
-        return bool(self.raw.is_closed())
+        raw = self.raw
+        protocol = raw._protocol
+        return protocol is None or raw._aborted or not protocol.is_connected()
 
     def hung_up(self) -> bool:
         return not self.raw.is_closed() and self._wire.hung_up()

@@ -6,9 +6,11 @@ import asyncio
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
+from ..bound import is_monotonic
 from ..caller import depth
 from ..errors import PoolError, TransactionScopeWarning
 from ..hooks import is_awaitable
@@ -47,7 +49,7 @@ class Branch:
         self.over = False
         self._closing: set[Link] = set()  # that end in proper form just now
         self._all_closed = asyncio.Event()  # after the end
-        self._time = loop.time
+        self._time = monotonic if is_monotonic(loop) else loop.time
         self._ping_after_idle = database._ping_after_idle
         self._reset_always = database._reset == "always"
         self._guard: AsyncGenerator[None, None] | None = None
