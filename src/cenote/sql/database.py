@@ -80,7 +80,7 @@ class Database:
             if name in self._driver.plan.connect_args:
                 raise ValueError(f"connect_args cannot have {name!r}: cenote needs it for itself")
         self._driver.ask_password = self._get_password
-        self._query: Callable[[str], Query] = queries(self._driver)
+        self._query: Any = queries(self._driver)  # text -> Query
         self._branches: dict[asyncio.AbstractEventLoop, Branch] = {}
         self._observers: tuple[Observer, ...] = ()
         self._connected = False  # a first connection was made
@@ -302,6 +302,7 @@ class Database:
                 if isinstance(outcome, BaseException):
                     logger.warning("%s: closing in another loop failed: %r", self._label, outcome)
             self._driver.close()
+            self._query.cache_clear()  # a timer or a traceback may keep this object for a while
 
     async def _close_elsewhere(self, loop: asyncio.AbstractEventLoop, branch: Branch) -> None:
         """In its own loop; if that has ended, or ends before it comes to it, from here."""
