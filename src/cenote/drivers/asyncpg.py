@@ -308,6 +308,8 @@ class AsyncpgDriver(Driver):
             ports = [port or 5432 for _, port in target.hosts]
             self._arguments["port"] = ports if len(ports) > 1 else ports[0]
         self._arguments["statement_cache_size"] = plan.statement_cache_size
+        # The least recently used one goes; asyncpg's timers for each would outlive connections.
+        self._arguments["max_cached_statement_lifetime"] = 0
         self._arguments["connection_class"] = Connection
 
     async def connect(self, password: Secret | None) -> Link:

@@ -315,7 +315,13 @@ class MysqlDriver(Driver):
             # Encoded here: asyncmy knows but Latin-1, and shows what it cannot encode.
             arguments["password"] = self._password.reveal().encode()
         connection = asyncmy.Connection(**arguments)  # type: ignore[no-untyped-call]
-        await connection.connect()
+        try:
+            await connection.connect()
+        except RuntimeError as error:
+            if "socket" not in str(error):
+                raise
+            # On uvloop, asyncmy's words for a connection that was reset at once.
+            raise ConnectionResetError("the server closed the connection at once") from error
         return connection
 
     async def set_up(self, raw: Any, who: Who | None) -> bool:
