@@ -4,9 +4,11 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -192,3 +194,41 @@ def test_help() -> None:
     assert "demo" in run("--help").stdout
     assert "--fast" in run("demo", "--help").stdout
     assert run().returncode == 2
+
+
+def test_the_page_can_be_watched_until_an_interrupt() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "demo", "--fast", "--serve"],
+        env=environment(PYTHONUNBUFFERED="1"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        first = process.stdout.readline()
+        found = re.fullmatch(r"Watch it live: (http://127\.0\.0\.1:\d+/)\n", first)
+        assert found, first
+        with urllib.request.urlopen(found[1], timeout=PATIENCE) as page:
+            assert b"cenote" in page.read()
+        summaries = 0
+        while summaries < 2:  # it goes on after the end
+            summaries += process.stdout.readline().startswith("Summary")
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(PATIENCE) == 130
+        assert rest.rstrip().endswith("interrupted")
+        assert "Traceback" not in rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_port_that_is_taken_costs_only_the_page() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("demo", "--fast", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 0
+    assert done.stderr.startswith("no page: port ")
+    assert "not a coin is lost" in done.stdout
