@@ -142,10 +142,6 @@ class Lease:
             self.inside = False
         return self.inside
 
-    def add_pin(self, pin: Pin) -> None:
-        self.pins[pin] = None
-        self.settle()
-
     def drop_pin(self, pin: Pin) -> None:
         """It was closed; harmless if it is gone already."""
         if pin in self.pins:
