@@ -52,6 +52,7 @@ class Proxy:
         self._links: set[_Link] = set()
         self._waiting: list[tuple[Callable[[Counts], bool], concurrent.futures.Future[None]]] = []
         self._swallows = False
+        self._holds_ends = False
         self._refuses = False
         self._delay = 0.0  # seconds
         self._reply_budget: int | None = None  # bytes until a reset; None: no limit
@@ -140,6 +141,16 @@ class Proxy:
         have no server, and stay silent.
         """
         self._call(lambda: self._swallow(on))
+
+    def hold_ends(self, on: bool) -> None:
+        """While on, servers' ends are not passed; their last words are."""
+
+        def act() -> None:
+            self._holds_ends = on
+            if not on:
+                self._each(_Link.pass_ends)
+
+        self._call(act)
 
     def refuse(self, on: bool) -> None:
         """While on, new connections are reset at once."""
@@ -325,7 +336,10 @@ class _Link:
             if not chunk:
                 self._ended.append(end)
         elif not chunk:
-            other.finish()
+            if end is self.server and self.proxy._holds_ends:
+                self._ended.append(end)
+            else:
+                other.finish()
         elif end is self.server and self.proxy._reply_budget is not None:
             self._pass_within_budget(end, chunk)
         else:

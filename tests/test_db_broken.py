@@ -25,6 +25,7 @@ from faults import (
     until,
     watching,
     with_mysql,
+    with_postgresql,
     with_server,
     with_sqlite,
 )
@@ -415,6 +416,36 @@ async def test_a_restart_under_load(own: Backend) -> None:
 
 
 # -- faults on the wire --------------------------------------------------------------------------
+
+
+@with_postgresql
+@pytest.mark.parametrize("use", ["fetch_val", "transaction", "prepare", "iterate"])
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+async def test_last_words_without_an_end(
+    backend: Backend, proxy: Proxy, use: str, read: bool
+) -> None:
+    """A killed server says so before it hangs up, and there is time between the two."""
+    async with watching(backend) as watcher, through(backend, proxy, max_size=1) as db:
+        session = await db.fetch_val(backend.session)
+        proxy.hold_ends(True)
+        said = proxy.server_bytes
+        await watcher.kill(session)
+        await watcher.until_gone(session)
+        proxy.wait_for(lambda counts: counts.server_bytes > said)
+        if read:
+            await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_later(0.05, proxy.hold_ends, False)
+        if use == "fetch_val":
+            assert await db.fetch_val("select 1") == 1
+        elif use == "transaction":
+            async with db.transaction():
+                assert await db.fetch_val("select 1") == 1
+        elif use == "prepare":
+            async with await db.prepare("select 1") as statement:
+                assert await statement.fetch_val() == 1
+        else:
+            assert [row[0] async for row in db.iterate("select 1")] == [1]
+        await no_slot_is_lost(db)
 
 
 @with_server

@@ -167,6 +167,9 @@ class AsyncpgLink(Link):
     def hung_up(self) -> bool:
         return not self.raw.is_closed() and self._wire.hung_up()
 
+    def stirs(self) -> bool:
+        return not self.raw.is_closed() and self._wire.stirs()
+
     async def ping(self) -> None:
         await self.raw.execute("SELECT 1")  # asyncpg cannot read the answer to nothing
 

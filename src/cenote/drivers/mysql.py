@@ -143,6 +143,9 @@ class MysqlLink(Link):
     def hung_up(self) -> bool:
         return not self.looks_dead() and self._wire.hung_up()
 
+    def stirs(self) -> bool:
+        return not self.looks_dead() and self._wire.stirs()
+
     async def ping(self) -> None:
         await self.raw.ping(reconnect=False)
 

@@ -176,6 +176,9 @@ class PsycopgLink(Link):
     def hung_up(self) -> bool:
         return not self.raw.closed and self._wire.hung_up()
 
+    def stirs(self) -> bool:
+        return not self.raw.closed and self._wire.stirs()
+
     async def ping(self) -> None:
         await self._run("SELECT 1", None, prepare=False)
 

@@ -8,21 +8,28 @@ from collections.abc import Callable
 from typing import Any
 
 END = getattr(select, "POLLRDHUP", getattr(select, "POLLHUP", 0))
+DATA = getattr(select, "POLLIN", 0)
 
 
 class Wire:
+    """Only for a socket that is open on this side."""
+
     __slots__ = ("_poll",)
 
     def __init__(self, descriptor: int) -> None:
         self._poll = None
         if END:  # not on Windows
             poll = select.poll()
-            poll.register(descriptor, END)
+            poll.register(descriptor, END | DATA)
             self._poll = poll.poll
 
-    def hung_up(self) -> bool:
-        """Whether the other side has closed it. Only for a socket that is open on this side."""
+    def stirs(self) -> bool:
+        """Whether something is there to read, if only the end."""
         return self._poll is not None and bool(self._poll(0))
+
+    def hung_up(self) -> bool:
+        """Whether the other side has closed it."""
+        return self._poll is not None and any(event & ~DATA for _, event in self._poll(0))
 
 
 def hang_up(transport: Any, abort: Callable[[], None]) -> None:

@@ -217,20 +217,36 @@ class Lease:
                 link = self.check(pin, turn=True)
                 if transaction is not None and not transaction.is_open:
                     raise errors.transaction_over()
+                replaceable = self.pin_reason() is None
                 if query is not None:
                     self.note(link, query)
                 inside = self.look(link)
-                try:
-                    if link.leftovers:
-                        await self.branch.close_leftovers(link)
-                    result = await self.branch.attempt(link, call)
-                except BaseException as error:
-                    self.failed(link, query, error, inside)
-                    raise
+                while True:
+                    try:
+                        if link.leftovers:
+                            await self.branch.close_leftovers(link)
+                        result = await self.branch.attempt(link, call)
+                        break
+                    except BaseException as error:
+                        self.failed(link, query, error, inside)
+                        if not (replaceable and self.branch.driver.is_unsent(error)):
+                            raise
+                    link = await self.renew()
+                    replaceable = False
                 self.succeeded(link, query)
         finally:
             self.settle()
         return result
+
+    async def renew(self) -> Link:
+        """Another link for one that was dead when it was handed out."""
+        claim = self.branch.pool.acquire()
+        link = await claim
+        if self.ended:
+            self.branch.give_back(link)
+            raise self.branch.gone()
+        self.link, self.claim = link, claim
+        return link
 
     def note(self, link: Link, query: Query) -> None:
         """What the statement is going to do to the session."""

@@ -139,11 +139,12 @@ class Branch:
         if link.broken:
             return False
         idle = self._time() - link.quiet_since
-        if link.looks_dead() or (idle > JUST_NOW and link.hung_up()):
+        stirs = idle > JUST_NOW and link.stirs()
+        if link.looks_dead() or (stirs and link.hung_up()):
             link.broken = True
             self.epoch += 1
             return False
-        if link.epoch != self.epoch or idle >= self._ping_after_idle:
+        if stirs or link.epoch != self.epoch or idle >= self._ping_after_idle:
             return self._ping(link)
         return True
 

@@ -136,6 +136,10 @@ class Link(ABC):
         """Whether the news of its death has reached this machine, though not yet the driver."""
         return False
 
+    def stirs(self) -> bool:
+        """Whether something came that nobody has asked for: the news of its death, most likely."""
+        return False
+
     @property
     def is_dead(self) -> bool:
         return self.looks_dead() or self.hung_up()
