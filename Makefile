@@ -2,17 +2,19 @@ PYTHON ?= python3
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help demo test check matrix bench sanitize soak chaos dist clean
+.PHONY: help demo test check matrix bench sanitize soak fuzz chaos docs dist clean
 
 help:
 	@echo 'make demo    run the demo'
 	@echo 'make test    run the tests (ARGS="-k name" goes to pytest)'
 	@echo 'make check   format, lint, types, tests'
 	@echo 'make matrix  the tests on every supported Python'
-	@echo 'make bench   run the benchmarks'
-	@echo 'make sanitize  the pool tests on a native core with the address and undefined sanitizers'
+	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 12 minutes'
+	@echo 'make sanitize  tests, fuzzing and chaos on a native core with the address, undefined and leak sanitizers'
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
+	@echo 'make fuzz    hostile programs for the C API, hostile text for URLs and SQL, about 10 minutes'
 	@echo 'make chaos   2,000 tasks on real servers while everything breaks, about 10 minutes'
+	@echo 'make docs    build the documentation into site/, without a warning'
 	@echo 'make dist    sdist and wheels, and the tests on what they install'
 	@echo 'make clean   remove everything that was generated'
 
@@ -49,16 +51,26 @@ soak:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@.venv/bin/python tests/soak.py --cycles 1000000 $(ARGS)
 
+fuzz:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@.venv/bin/python tests/fuzz.py $(ARGS)
+
 chaos:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh
 	@.venv/bin/python tests/chaos.py $(ARGS)
 	@.venv/bin/python tests/poison.py $(ARGS_POISON)
 
+docs:
+	@scripts/venv.sh .venv '$(PYTHON)' docs
+	@.venv/bin/python scripts/draw_pictures.py --check
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict $(ARGS)
+	@echo 'site/index.html is there; with search: python3 -m http.server -d site'
+
 dist:
 	@PYTHON='$(PYTHON)' scripts/dist.sh $(ARGS)
 
 clean:
-	rm -rf .venv .venv-3.* build dist src/*.egg-info
+	rm -rf .venv .venv-3.* build dist site src/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

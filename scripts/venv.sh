@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# venv.sh DIR PYTHON plain|test|dev|bench: DIR has cenote and that extra installed, made again only if stale.
+# venv.sh DIR PYTHON plain|test|dev|bench|docs: DIR has cenote and that extra installed, made again only if stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONHOME VIRTUAL_ENV
@@ -11,8 +11,9 @@ say() { echo "cenote: $*" >&2; }
 case $extra in
     plain) target=. covers="plain" ;;
     test) target='.[test]' covers="plain test" ;;
-    dev) target='.[dev]' covers="plain test dev" ;;
+    dev) target='.[dev]' covers="plain test docs dev" ;;
     bench) target='.[bench]' covers="plain bench" ;;
+    docs) target='.[docs]' covers="plain docs" ;;
     *) say "unknown extra '$extra'" && exit 2 ;;
 esac
 

@@ -23,9 +23,11 @@ class CircuitBreakerStrategy(Protocol):
     recovery is manual.
     """
 
-    def report_success(self, source: Any, /) -> object: ...
+    def report_success(self, source: Any, /) -> object:
+        """A resource of this pool was accepted on release."""
 
-    def report_failure(self, source: Any, error: BaseException, /) -> object: ...
+    def report_failure(self, source: Any, error: BaseException, /) -> object:
+        """One was rejected on release or discarded with an error, or the factory failed."""
 
 
 class Recovery:
@@ -93,7 +95,8 @@ class Recovery:
 
 
 class ConsecutiveFailures(Recovery):
-    """Opens after so many failures in a row."""
+    """Opens after so many failures in a row; tries again after `recovery_timeout`, which doubles
+    with every failed recovery."""
 
     def __init__(
         self,
@@ -123,7 +126,8 @@ class ConsecutiveFailures(Recovery):
 
 
 class FailureRate(Recovery):
-    """Opens when too large a part of the calls in a sliding window failed."""
+    """Opens when too large a part of the calls in a sliding window failed; tries again after
+    `recovery_timeout`, which doubles with every failed recovery."""
 
     def __init__(
         self,

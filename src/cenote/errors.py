@@ -44,7 +44,11 @@ class HookTimeoutError(PoolError, TimeoutError):
 
 
 class AcquireTimeoutError(PoolError, TimeoutError):
-    """No resource within the timeout; `holders` says who has them."""
+    """No resource within the timeout; `__cause__` is the last error of the factory meanwhile.
+
+    Attributes:
+        holders: Who has them, longest first.
+    """
 
     def __init__(self, message: str, holders: Sequence[Holder[Any]] = ()) -> None:
         super().__init__(message)
@@ -55,7 +59,11 @@ class AcquireTimeoutError(PoolError, TimeoutError):
 
 
 class TransactionLostError(PoolError):
-    """A transaction ended behind the back of its block; `outcome` says how, as far as is known."""
+    """A transaction ended behind the back of its block.
+
+    Attributes:
+        outcome: `"rolled_back"`, `"committed"`, or `"unknown"` if nobody can know.
+    """
 
     def __init__(self, message: str, outcome: str = "unknown") -> None:
         super().__init__(message)

@@ -22,7 +22,16 @@ logger = logging.getLogger("cenote")
 
 @dataclass(frozen=True, slots=True)
 class Holder(Generic[T]):
-    """Who holds a resource, since when, and where in the program it was acquired."""
+    """Who holds a resource, since when, and where in the program it was acquired.
+
+    Attributes:
+        resource: What is held; not in the repr.
+        task: The name of the task that acquired it.
+        seconds: How long it has been out.
+        file: Where `acquire()` was called; None if that is not known.
+        line: The line there.
+        reason: Of a database: why the connection is pinned, such as `in a transaction`.
+    """
 
     resource: T = field(repr=False)
     task: str
@@ -34,7 +43,20 @@ class Holder(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class PoolEvent:
-    """One thing that happened in a pool. Which fields are set depends on `kind`."""
+    """One thing that happened in a pool. Which fields are set depends on `kind`.
+
+    Attributes:
+        kind: created, destroyed, acquired, released, waiting, timeout, cancelled, rejected,
+            check_failed, held_long, state_changed, opened or closed.
+        pool: Where it happened.
+        time: On the clock of the pool's event loop, in seconds.
+        resource: Which one; not in the repr.
+        task: The name of the task.
+        duration: Seconds: the wait of acquired, the hold of released, the factory's of created.
+        reason: The cause of destroyed, the hook of rejected, the new state of state_changed,
+            `file:line` of held_long.
+        error: What was raised, if something was.
+    """
 
     kind: str
     pool: Pool[Any]
@@ -48,7 +70,27 @@ class PoolEvent:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A snapshot: what is now, and what was in total. Times are seconds."""
+    """A snapshot: what is now, and what was in total. Times are seconds.
+
+    Attributes:
+        count: Idle and active.
+        idle: That nobody uses.
+        active: That are out, or in a hook.
+        waiting: Acquires in the line.
+        creating: Factories under way.
+        destroying: Destructors under way.
+        created: Made in total.
+        destroyed: Gone in total, by reason.
+        acquired: Handed out in total.
+        released: Come back in total, discarded ones included.
+        timeouts: Acquires that got nothing in time.
+        cancelled: Acquires cancelled while they waited.
+        rejected: Refused by `before_acquire` or `before_release`.
+        wait_time: Of all that were served, together.
+        max_wait_time: The longest of them.
+        hold_time: Of all that came back, together.
+        max_hold_time: The longest of them.
+    """
 
     count: int
     idle: int

@@ -25,7 +25,9 @@ T = TypeVar("T")
 class Pool(Lifecycle[T]):
     """A pool of resources of which each may be used by one task at a time.
 
-    All durations are seconds. See `docs/pool.md` for every option.
+    Nothing is created here, and no event loop is needed: `open()`, `async with` or the first
+    `acquire()` does both. All durations are seconds. See `docs/pool.md` for what you may rely on,
+    `docs/reference/options.md` for every option.
     """
 
     __slots__ = ()
@@ -85,6 +87,7 @@ class Pool(Lifecycle[T]):
 
     @property
     def closed(self) -> bool:
+        """Whether it is closed, for good; while it drains it is not yet."""
         return self._core.phase is Phase.CLOSED
 
     # -- acquiring and returning -----------------------------------------------------------------
@@ -181,14 +184,18 @@ class Pool(Lifecycle[T]):
 
     @property
     def name(self) -> str | None:
+        """As given; shown in `repr`, errors, logs and metrics."""
         return self._name
 
     @property
     def min_size(self) -> int:
+        """So many are kept, also if nobody needs them; `resize()` changes it."""
         return self._core.min_size
 
     @property
     def max_size(self) -> int:
+        """Never more than this, those being made and being destroyed included; `resize()` changes
+        it."""
         return self._core.max_size
 
     def __bool__(self) -> bool:
@@ -226,10 +233,12 @@ class Pool(Lifecycle[T]):
 
     @property
     def state(self) -> CircuitState:
+        """Of the circuit breaker."""
         return self._core.circuit
 
     @property
     def strategy(self) -> CircuitBreakerStrategy | None:
+        """The judgement of the circuit breaker; may be set, None removes it."""
         return self._strategy
 
     @strategy.setter

@@ -51,7 +51,13 @@ class Phase(State):
 
 
 class CircuitState(StrEnum):
-    """Whether acquires reach the backend."""
+    """Whether acquires reach the backend.
+
+    Attributes:
+        ACTIVE: All pass.
+        INACTIVE: None pass; they fail at once.
+        RECOVERING: A few pass, to find out.
+    """
 
     ACTIVE = "ACTIVE"  # all pass
     INACTIVE = "INACTIVE"  # none pass

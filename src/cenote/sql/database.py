@@ -34,7 +34,8 @@ Observer = Callable[[str, str], Callable[[BaseException | None], object] | None]
 class Database:
     """A template of connections and the pool of them, for every task of the program.
 
-    Constructing it opens nothing. See `docs/database.md` for every option.
+    Constructing it opens nothing. See `docs/database.md` for what you may rely on,
+    `docs/reference/options.md` for every option; those of `Pool` but its hooks work as well.
     """
 
     def __init__(
@@ -163,6 +164,7 @@ class Database:
         await Transaction(self, isolation, read_only).start()
 
     async def commit(self) -> None:
+        """Of the transaction that `begin()` began."""
         lease = self._lease_in_transaction("commit")
         if not lease.transactions:
             await lease.run(lambda link: link.commit(), self._query("COMMIT"))
@@ -263,6 +265,7 @@ class Database:
 
     @property
     def closed(self) -> bool:
+        """Whether `close()` was called."""
         return self._closed
 
     def observe(self, observer: Observer) -> Callable[[], None]:

@@ -111,14 +111,16 @@ class Link(ABC):
         statements stay outside of one too, and the session stays as it is."""
 
     @abstractmethod
-    async def begin(self, isolation: Isolation | None, read_only: bool) -> None: ...
+    async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
+        """Begin a transaction; None: at the level that the server has by itself."""
 
     @abstractmethod
     async def commit(self) -> bool:
         """False: the server rolled back instead."""
 
     @abstractmethod
-    async def rollback(self) -> None: ...
+    async def rollback(self) -> None:
+        """End the open transaction, and undo it."""
 
     @abstractmethod
     async def close(self) -> None:

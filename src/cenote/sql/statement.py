@@ -30,16 +30,20 @@ class Statement:
 
     @property
     def sql(self) -> str:
+        """The text, as given."""
         return self._query.text
 
     @property
     def closed(self) -> bool:
+        """Closed, or its task or connection is gone."""
         return self._pin not in self._lease.pins
 
     async def execute(self, parameters: Any = None) -> int:
+        """Run it; the number of rows that it matched."""
         return await self._run("execute", parameters)  # type: ignore[no-any-return]
 
     async def execute_many(self, parameters: Iterable[Any]) -> None:
+        """Run it once for each element of `parameters`: all of it or nothing."""
         rows = [self._bind(each) for each in parameters]
         if rows:
             prepared = self._prepared()
@@ -48,15 +52,19 @@ class Statement:
             )
 
     async def fetch_all(self, parameters: Any = None) -> list[Any]:
+        """All rows."""
         return await self._run("fetch_all", parameters)  # type: ignore[no-any-return]
 
     async def fetch_one(self, parameters: Any = None) -> Any:
+        """The first row, or None."""
         return await self._run("fetch_one", parameters)
 
     async def fetch_val(self, parameters: Any = None) -> Any:
+        """The first value of the first row, or None."""
         return await self._run("fetch_val", parameters)
 
     def iterate(self, parameters: Any = None) -> Stream:
+        """An async iterator over the rows; it has `aclose()`."""
         self._prepared()
         text, arguments = self._query.bind(parameters)
         return Stream(self._lease.branch.database, self._query, text, arguments)

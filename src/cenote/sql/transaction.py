@@ -274,9 +274,11 @@ class Transaction:
         return Join(self)
 
     async def execute(self, sql: str, parameters: Any = None) -> int:
+        """Run a statement inside; the number of rows that it matched."""
         return await self._run("execute", sql, parameters)  # type: ignore[no-any-return]
 
     async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
+        """Run a statement once for each element of `parameters`: all of it or nothing."""
         database = self._database
         query, text, rows = database._many(sql, parameters)
         if rows:
@@ -284,15 +286,19 @@ class Transaction:
             await lease.run(lambda link: link.execute_many(text, rows), query, transaction=self)
 
     async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
+        """All rows."""
         return await self._run("fetch_all", sql, parameters)  # type: ignore[no-any-return]
 
     async def fetch_one(self, sql: str, parameters: Any = None) -> Any:
+        """The first row, or None."""
         return await self._run("fetch_one", sql, parameters)
 
     async def fetch_val(self, sql: str, parameters: Any = None) -> Any:
+        """The first value of the first row, or None."""
         return await self._run("fetch_val", sql, parameters)
 
     def iterate(self, sql: str, parameters: Any = None) -> Stream:
+        """An async iterator over the rows; it has `aclose()`."""
         query = self._database._query(sql)
         text, arguments = query.bind(parameters)
         return Stream(self._database, query, text, arguments, owner=self)

@@ -44,6 +44,7 @@ class DashboardServer:
 
     @property
     def url(self) -> str:
+        """Where to look at it."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
 
