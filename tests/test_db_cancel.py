@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import cenote
-from backends import Backend, eventually
+from backends import WAIT, Backend, eventually
+from cenote.drivers import sqlite
 from faults import (
     MANY_ROWS,
     RAW,
@@ -578,6 +579,31 @@ async def test_the_statement_is_over_when_the_task_is(backend: Backend, style: s
         assert await db.fetch_val(f"select count(*) from {table}") == 0
         await no_slot_is_lost(db)
     await eventually(lambda: threading.active_count() <= threads)
+
+
+@with_sqlite
+async def test_a_cancellation_just_before_the_statement_begins(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite forgets an interruption that comes while nothing runs."""
+    begun, go = threading.Event(), threading.Event()
+
+    def late(*arguments: Any) -> Any:
+        begun.set()
+        assert go.wait(WAIT)
+        return execute(*arguments)
+
+    execute = sqlite._execute
+    monkeypatch.setattr(sqlite, "_execute", late)
+    async with backend.database(max_size=1) as db:
+        task = asyncio.create_task(db.execute(backend.slow))
+        await eventually(begun.is_set)
+        asyncio.get_running_loop().call_later(0.1, go.set)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=WAIT)
+        assert done
+        monkeypatch.undo()
+        await no_slot_is_lost(db)
 
 
 @with_sqlite

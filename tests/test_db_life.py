@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import gc
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -321,6 +322,8 @@ def test_closing_does_not_wait_for_a_loop_that_ends_meanwhile(backend: Backend) 
         thread.join()
 
 
+SLOW_STEP = re.compile(r"Executing <.* took [\d.]+ seconds$")  # of a busy machine
+
 SCRIPT = """
 import asyncio, sys
 import cenote
@@ -387,7 +390,8 @@ async def test_a_program_ends_promptly_and_without_noise(backend: Backend, scena
             out, err = await process.communicate()
         if (backend.name, scenario) != ("asyncpg", "timeout"):
             # asyncpg tells the server in a task of its own, and drops a future when that ends.
-            assert err.decode() == ""
+            lines = err.decode().splitlines()
+            assert [line for line in lines if not SLOW_STEP.match(line)] == []
         assert process.returncode == 0
         numbers = [int(line) for line in out.split()]
         assert len(numbers) == (0 if backend.embedded else 3 if scenario == "timeout" else 2)

@@ -51,6 +51,9 @@ IN_URI = ("mode", "immutable", "nolock", "vfs", "psow")
 OTHERS = ("timeout",)
 
 
+INTERRUPT_AGAIN = 0.02  # seconds
+
+
 class SqliteLink(Link):
     __slots__ = ("_reads_only", "_stopped")
 
@@ -82,15 +85,18 @@ class SqliteLink(Link):
 
     async def _stop(self) -> None:
         self._stopped = True
-        while True:
+        over = asyncio.ensure_future(self.raw._execute(_nothing))  # after whatever runs now
+        while not over.done():
             try:
+                # Again and again: one that comes just before the statement begins is lost.
                 await self.raw.interrupt()
-                await self.raw._execute(_nothing)  # after whatever runs now
-                return
+                await asyncio.wait([over], timeout=INTERRUPT_AGAIN)
             except asyncio.CancelledError:
                 continue  # the thread must not be left alone with its statement
-            except ValueError:  # it is closed already
-                return
+            except ValueError:
+                break  # it is closed already
+        if not over.cancelled():
+            over.exception()  # ValueError: it was closed before
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         return await self.call(_execute, text, arguments or ())
