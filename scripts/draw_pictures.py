@@ -535,7 +535,7 @@ def connection() -> Flow:
     f.node("idle", 0, 1, "idle in the pool", "good", "pill")
     f.node("look", 1, 1, "does it look alive?\n`Link.looks_dead`, `Link.hung_up`", "act", "ask")
     f.node("ping", 1, 0, "suspect, or idle for `ping_after_idle`:\n`Link.ping`", "act")
-    f.node("statement", 1, 2, "one statement runs on it\n`Branch.run`", "core")
+    f.node("statement", 1, 2, "one statement runs on it\n`Link.execute`", "core")
     f.node(
         "broken",
         2,

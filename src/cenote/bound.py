@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from . import errors, fork, observe
-from ._core import Claim, Core, Front, Slot
+from ._core import Claim, Core, Front, Slot, kind
 from .breaker import CircuitBreakerStrategy
 from .deadlines import Deadlines
 from .hooks import is_async
@@ -29,7 +31,7 @@ class Bound(Front[T], Generic[T]):
     # A pool keeps nothing in its __dict__: as long as there is none, the interpreter (3.13) finds
     # methods without a look into it. Whoever wants may still put something there.
     __slots__ = (
-        "__dict__", "__orig_class__", "__weakref__", "_advancing", "_again", "_changes",
+        "__dict__", "__orig_class__", "__weakref__", "_advancing", "_again", "_alarm", "_changes",
         "_circuit_since", "_closed_sent", "_closers", "_closing", "_context", "_creations",
         "_deadlines", "_destructor", "_drain_timer", "_factory_error", "_factory_failures",
         "_failure", "_maintenance", "_name", "_openers", "_settings", "_shut_over", "_totals",
@@ -53,7 +55,9 @@ class Bound(Front[T], Generic[T]):
         )
         self._context = copy_context()  # of the constructor: factories run in copies of it
         self._subscribers: tuple[Subscription, ...] = ()
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines()  # of those who wait in waiting.py
+        self._alarm: asyncio.TimerHandle | None = None  # of those who wait in the native core
+        self._max_waiting = -1 if settings.max_waiting is None else settings.max_waiting
         self._acquire_timeout = settings.acquire_timeout
         self._hold_warning = settings.hold_warning
         self._totals = Totals()
@@ -129,6 +133,7 @@ class Bound(Front[T], Generic[T]):
         self._thread = threading.get_ident()
         self._time = loop.time
         self._direct_clock = is_monotonic(loop)
+        self._direct_future = is_plain(loop)
         self._core.move("open")
         self._maintenance.start(loop)
         if self._subscribers:
@@ -137,6 +142,7 @@ class Bound(Front[T], Generic[T]):
 
     def _unbind(self) -> None:
         self._maintenance.stop()
+        self._stop_alarm()
         self._loop = None
         self._thread = 0
         self._time = time.monotonic
@@ -162,6 +168,7 @@ class Bound(Front[T], Generic[T]):
             self._changes,
             self._drain_timer,
             self._deadlines,
+            self._alarm,
         )
         core.disown()
         self._core = self._new_core()
@@ -172,6 +179,7 @@ class Bound(Front[T], Generic[T]):
             self._core.move("close")
         self._works, self._creations, self._changes = set(), {}, []
         self._deadlines = Deadlines()
+        self._forget_alarm()
         self._totals = Totals()
         self._closing, self._shut_over, self._closed_sent = None, False, False
         self._openers, self._closers = [], []
@@ -182,6 +190,13 @@ class Bound(Front[T], Generic[T]):
 
     def _advance(self) -> None:
         """Serve whoever can be served."""
+        raise NotImplementedError
+
+    def _timed_out(self, claim: Claim) -> BaseException:
+        raise NotImplementedError
+
+    def _pass_on(self, claim: Claim) -> None:
+        """Whatever this claim was handed goes to the next."""
         raise NotImplementedError
 
     def _fail(self, claim: Claim, error: BaseException) -> None:
@@ -198,6 +213,59 @@ class Bound(Front[T], Generic[T]):
     def _finish_close(self) -> None:
         """See who need not wait any longer."""
         raise NotImplementedError
+
+    # -- a wait that was broken off ----------------------------------------------------------------
+
+    def _interrupted(self, claim: Claim, finalizing: bool) -> None:
+        """Its task was cancelled, or dropped: everything is passed on."""
+        if finalizing:
+            self._from_finalizer(partial(self._cancelled, claim))
+        else:
+            self._cancelled(claim)
+
+    def _cancelled(self, claim: Claim) -> None:
+        if claim.state not in (ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED):
+            return  # it has failed, and the cancellation only hides that
+        self._totals.cancelled += 1
+        self._give_up(claim)
+        if self._subscribers:
+            self._emit("cancelled", task=claim.task, duration=self._time() - claim.began)
+
+    def _give_up(self, claim: Claim) -> None:
+        if claim.state is ClaimState.ASKING:
+            self._core.dismiss(claim)
+            self._advance()
+        elif claim.state in (ClaimState.WAITING, ClaimState.GRANTED):
+            self._core.leave(claim)
+            self._pass_on(claim)
+
+    # -- the deadlines of those who wait in the native core, which asks for one timer -------------
+
+    def _set_alarm(self, when: float) -> None:
+        self._stop_alarm()
+        assert self._loop is not None
+        self._alarm = self._loop.call_at(when, ring, weakref.ref(self), context=Context())
+
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _forget_alarm(self) -> None:
+        """After a fork."""
+        self._alarm = None
+        if kind == "native":
+            cast(Any, self)._forget_deadlines()
+
+    def _ring(self) -> None:
+        self._alarm = None
+        front: Any = self
+        for claim in front._expired():
+            if claim.state is ClaimState.WAITING:
+                self._fail(claim, self._timed_out(claim))
+        when = front._next_alarm()
+        if when is not None and self._core.phase is not Phase.CLOSED:
+            self._set_alarm(when)
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -316,6 +384,19 @@ class Bound(Front[T], Generic[T]):
         return errors.unavailable(
             self._name, core.circuit, since, self._failure, core.recovering_limit
         )
+
+
+def ring(pool: weakref.ref[Bound[Any]]) -> None:
+    """The timer keeps nothing alive."""
+    alive = pool()
+    if alive is not None:
+        alive._ring()
+
+
+def is_plain(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop makes its futures as asyncio does."""
+    stock = asyncio.BaseEventLoop.create_future
+    return type(loop).create_future is stock and "create_future" not in vars(loop)
 
 
 def is_monotonic(loop: asyncio.AbstractEventLoop) -> bool:

@@ -144,6 +144,7 @@ class Lifecycle(Runtime[T]):
         """The loop is gone and nothing can be awaited: closed, whatever is left."""
         if self._core.phase is not Phase.CLOSED:
             self._maintenance.stop()
+            self._stop_alarm()
             self._core.move("close")
 
     def _destroy_abandoned(self) -> None:
@@ -175,6 +176,7 @@ class Lifecycle(Runtime[T]):
         core = self._core
         core.move("close")
         self._maintenance.stop()
+        self._stop_alarm()
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         for claim in core.pending():

@@ -75,6 +75,7 @@ class Maintenance:
             if handle is not None:
                 handle.cancel()
         self._due = self._check = self._fill = None
+        self._tell(inf)
         self._round.clear()
         self._loop = None
 
@@ -128,15 +129,23 @@ class Maintenance:
                 self._due.cancel()
             when = min(when, self._loop.time() + LONGEST)
             self._due_at = when
+            self._tell(when)
             self._due = self._loop.call_at(
                 when, _run, weakref.ref(self), Maintenance._sweep, context=Context()
             )
+
+    def _tell(self, when: float) -> None:
+        """The pool need not speak of what is due later than that."""
+        pool = self._pool()
+        if pool is not None:
+            pool._due_at = when
 
     def _sweep(self, pool: Runtime[Any]) -> None:
         assert self._due is not None
         # A timer may come a clock tick early: what it came for is due all the same.
         now = max(pool._time(), self._due_at)
         self._due = None
+        self._tell(inf)
         core = pool._core
         for slot, reason in due(core, now):
             if slot.state is SlotState.IDLE:

@@ -273,9 +273,14 @@ class Runtime(Bound[T]):
             name=f"cenote {hook} of {errors.label(self._name)}",
         )
 
+    def _trusts(self, slot: Slot, now: float) -> bool:
+        return bool(now - slot.idle_since < self._trust and slot.idle_since > self._doubted)
+
     def _ask_before_acquire(self, slot: Slot) -> Any:
         """What the hook answers, or its awaitable."""
-        return True if self._before_acquire is None else self._before_acquire(slot.resource)
+        if self._before_acquire is None or self._trusts(slot, self._time()):
+            return True
+        return self._before_acquire(slot.resource)
 
     def _refuse(self, slot: Slot, error: BaseException | None) -> None:
         """before_acquire has said no, or raised."""
@@ -546,17 +551,25 @@ class Runtime(Bound[T]):
 
     async def _drive(self, acquire: Any, ticket: Any) -> None:
         """An acquire whose end is told to a ticket."""
+        task = current_task()
         try:
             resource = await acquire
-            task = current_task()
             if task is not None and task.cancelling():  # by a sync hook: too late to be thrown in
                 if acquire.slot is not None:  # a subscriber may have released it
                     self._give_back(acquire.slot)
                 raise asyncio.CancelledError
-        except GeneratorExit:
-            raise  # the loop is gone
         except BaseException as error:
-            ticket.complete(None, error)
+            if isinstance(error, GeneratorExit) and current_task() is not task:
+                raise  # collected: the loop is gone
+            told = error
+            if (
+                task is not None
+                and task.cancelling()
+                and not isinstance(error, asyncio.CancelledError)
+            ):
+                told = asyncio.CancelledError()  # as ticket_cancel has promised
+                told.__cause__ = error
+            ticket.complete(None, told)
             if not isinstance(error, Exception):
                 raise
         else:

@@ -30,13 +30,16 @@ OPENING, CLOSED = SlotState.OPENING, Phase.CLOSED
 class Waiting:
     """One acquire that could not be served at once."""
 
-    __slots__ = ("_future", "_pool", "_timer", "claim", "failures", "inspection")
+    __slots__ = (
+        "_collected", "_future", "_pool", "_timer", "claim", "failures", "inspection",
+    )  # fmt: skip
 
     def __init__(self, pool: Runtime[Any], claim: Claim) -> None:
         self._pool = pool
         self.claim = claim
         self.failures = pool._factory_failures  # before this wait
         self.inspection: Work | None = None
+        self._collected = False  # while suspended; a hook may raise GeneratorExit, too
         self._future: asyncio.Future[None] | None = None  # while it is suspended
         self._timer: list[Any] | None = None  # its deadline, from the first suspension
         claim.waiting = self
@@ -48,6 +51,11 @@ class Waiting:
         """The resource. `slot`: what is in hand already; `verdict`: what before_acquire said."""
         pool, claim = self._pool, self.claim
         try:
+            if verdict is False or isinstance(verdict, BaseException):  # asked in the native core
+                assert slot is not None
+                error = None if verdict is False else verdict
+                self._ask_on(partial(pool._refuse, slot, error))
+                slot = verdict = None
             while True:
                 fresh = False
                 if slot is None and claim.state is ASKING:
@@ -85,11 +93,10 @@ class Waiting:
                         pool._held(claim, slot)
                     return resource
                 slot = verdict = None
-        except GeneratorExit:
-            raise  # _interrupted has seen to it, now or as soon as it is safe
         except BaseException:
-            self._give_up()
-            claim.waiting = None  # no cycle
+            if not self._collected:  # else _interrupted sees to it, now or as soon as it is safe
+                self._give_up()
+                claim.waiting = None  # no cycle
             raise
 
     def _reach(self) -> Slot | None:
@@ -164,12 +171,7 @@ class Waiting:
 
     def _give_up(self) -> None:
         self._stop_timer()
-        if self.claim.state is ClaimState.ASKING:
-            self._pool._core.dismiss(self.claim)
-            self._pool._advance()
-        elif self.claim.state in (ClaimState.WAITING, ClaimState.GRANTED):
-            self._pool._core.leave(self.claim)
-            self._pool._pass_on(self.claim)
+        self._pool._give_up(self.claim)
 
     # -- before_acquire --------------------------------------------------------------------------
 
@@ -255,23 +257,9 @@ class Waiting:
     def _interrupted(self, error: BaseException) -> None:
         """While suspended: everything is passed on."""
         self._future = None
-        if isinstance(error, GeneratorExit):
-            self._pool._from_finalizer(self._cancelled)
-        else:
-            self._cancelled()
-
-    def _cancelled(self) -> None:
-        if self.claim.state not in (ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED):
-            return  # it has failed, and the cancellation only hides that
-        pool = self._pool
-        pool._totals.cancelled += 1
-        self._give_up()
-        if pool._subscribers:
-            pool._emit(
-                "cancelled",
-                task=self.claim.task,
-                duration=pool._time() - self.claim.began,
-            )
+        self._stop_timer()
+        self._collected = isinstance(error, GeneratorExit)
+        self._pool._interrupted(self.claim, self._collected)
 
     def _expire(self) -> None:
         self._timer = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
+from math import inf
 from types import CodeType, TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -87,11 +88,9 @@ class Acquire(Claim, Generic[T]):
     def _begin(self) -> tuple[bool, Any, Any]:
         """True and the resource; or False, the slot that is in hand already, and its verdict."""
         front = self._front
-        if self._used:
-            raise RuntimeError(
-                "this acquire() was used before; call pool.acquire() for each resource"
-            )
+        self._check_unused()
         front._enter()
+        self._check_unused()  # a subscriber has heard of the opening
         self._used = True
         core = front._core
         now = self.began = front._time()
@@ -101,7 +100,7 @@ class Acquire(Claim, Generic[T]):
         slot: Slot | None = core.take()
         if slot is None or slot.expires_at <= now:
             return False, slot, None
-        if front._before_acquire is not None:
+        if front._before_acquire is not None and not front._trusts(slot, now):
             try:
                 verdict = front._before_acquire(slot.resource)
             except BaseException as error:
@@ -120,6 +119,12 @@ class Acquire(Claim, Generic[T]):
             front._held(self, slot)
         return True, resource, None
 
+    def _check_unused(self) -> None:
+        if self._used:
+            raise RuntimeError(
+                "this acquire() was used before; call pool.acquire() for each resource"
+            )
+
     def _refused(self, slot: Slot, error: BaseException | None) -> None:
         try:
             self._front._refuse(slot, error)
@@ -133,7 +138,9 @@ class Front(Generic[T]):
 
     __slots__ = (
         "_acquire_timeout", "_before_acquire", "_before_release", "_core", "_direct_clock",
-        "_hold_warning", "_loop", "_strategy", "_subscribers", "_thread", "_time",
+        "_direct_future", "_doubted", "_due_at",
+        "_hold_warning", "_loop", "_max_waiting", "_strategy",
+        "_subscribers", "_thread", "_time", "_trust",
     )  # fmt: skip
 
     _core: Core
@@ -142,6 +149,7 @@ class Front(Generic[T]):
         self._loop: Any = None
         self._thread = 0  # in which the loop runs
         self._direct_clock = False  # for the native core: the loop's time is the monotonic clock
+        self._direct_future = False  # likewise: its futures are asyncio's
         self._time: Any = None
         self._before_acquire: Any = None
         self._before_release: Any = None
@@ -149,9 +157,21 @@ class Front(Generic[T]):
         self._subscribers: tuple[Any, ...] = ()
         self._hold_warning: float | None = None
         self._acquire_timeout: float | None = None
+        # A resource that came back less than `_trust` seconds ago, and after `_doubted`, is not
+        # shown to before_acquire: it was in use until this moment.
+        self._trust = 0.0
+        self._doubted = 0.0
+        self._due_at = inf  # when maintenance looks again
+        self._max_waiting = -1  # no limit
 
     def acquire(self, timeout: float | Unset | None = UNSET) -> Acquire[T]:
-        """`await` it, or use it as `async with`; by itself it does nothing."""
+        """`await` it, or use it as `async with`; by itself it does nothing.
+
+        `timeout`: seconds for all of it, factory and hooks included; left out it is
+        `acquire_timeout`, None waits for ever, 0 takes what is there at once. Raises
+        `AcquireTimeoutError`, `PoolClosedError`, `ServiceUnavailableError`, `PoolOverloadedError`,
+        `PoolDeadlockError`, or what the factory raised.
+        """
         limit = (
             self._acquire_timeout
             if isinstance(timeout, Unset)
@@ -164,18 +184,26 @@ class Front(Generic[T]):
         return self._try_acquire_slow()  # type: ignore[no-any-return,attr-defined]
 
     def release(self, resource: T) -> Any:
-        """Give a resource back. Under way when this returns; awaiting it tells the end."""
+        """Give a resource back. Under way when this returns, and with sync hooks over; awaiting it
+        waits for async ones. Raises `NotAcquiredError` if it is not out.
+        """
         self._check_loop()  # type: ignore[attr-defined]
         slot = self._leased(resource, "release")  # type: ignore[attr-defined]
         return self._completed(self._give_back(slot))  # type: ignore[attr-defined]
 
-    def _give_back(self, slot: Slot) -> Any:
+    def _release_clean(self, resource: T) -> Any:
+        """The same, of what before_release need not look at."""
+        self._check_loop()  # type: ignore[attr-defined]
+        slot = self._leased(resource, "release")  # type: ignore[attr-defined]
+        return self._completed(self._give_back(slot, clean=True))  # type: ignore[attr-defined]
+
+    def _give_back(self, slot: Slot, *, clean: bool = False) -> Any:
         """The holder gives the slot back: an Operation that leads to the end."""
         runtime: Any = self
         claim = self._core.reclaim(slot, self._time())
         if self._subscribers:
             runtime._returned(claim, slot)
-        if self._before_release is not None:
+        if self._before_release is not None and not clean:
             try:
                 verdict = self._before_release(slot.resource)
             except BaseException as error:

@@ -17,6 +17,7 @@
 /* One translation unit, so that the compiler sees the whole fast path. */
 #include "native_parts.h"
 #include "native_core.h"
+#include "native_wait.h"
 #include "native_front.h"
 #include "native_capi.h"
 
@@ -56,6 +57,8 @@ module_exec(PyObject *module)
         (st->caller = import_from("cenote.caller", "caller")) == NULL ||
         (st->internal = import_from("cenote.caller", "_internal")) == NULL ||
         (st->current_task = import_from("asyncio", "current_task")) == NULL ||
+        (st->future = import_from("asyncio", "Future")) == NULL ||
+        (st->loop_only = Py_BuildValue("(s)", "loop")) == NULL ||
         (st->done = PyObject_GC_New(PyObject, st->done_type)) == NULL ||
         PyModule_AddObjectRef(module, "DONE", st->done) < 0 || add_capi(module, st) < 0) {
         return -1;
@@ -94,6 +97,13 @@ module_exec(PyObject *module)
         {&st->s_released, "released"},
         {&st->s_get_name, "get_name"},
         {&st->s_contain, "_contain"},
+        {&st->s_check_circle, "_check_circle"},
+        {&st->s_set_alarm, "_set_alarm"},
+        {&st->s_factory_failures, "_factory_failures"},
+        {&st->s_create_future, "create_future"},
+        {&st->s_interrupted, "_interrupted"},
+        {&st->s_done, "done"},
+        {&st->s_set_result, "set_result"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
         *names[i].place = PyUnicode_InternFromString(names[i].name);

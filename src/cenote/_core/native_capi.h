@@ -9,13 +9,21 @@ typedef struct {
     Cenote_Free free_data;
 } Data;
 
+/* An exception that is set is none of its business: it may call whatever it likes, and what it
+ * leaves set has nobody else to hear of it. */
 static void
 data_free(Data *data)
 {
     if (data->free_data != NULL) {
         Cenote_Free free_data = data->free_data;
         data->free_data = NULL;
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
         free_data(data->data);
+        if (PyErr_Occurred()) {
+            PyErr_WriteUnraisable(NULL);
+        }
+        PyErr_Restore(type, error, traceback);
     }
 }
 

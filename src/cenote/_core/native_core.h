@@ -1356,7 +1356,45 @@ Claim_get_timeout(Claim *claim, void *Py_UNUSED(closure))
     return isnan(claim->timeout) ? Py_NewRef(Py_None) : PyFloat_FromDouble(claim->timeout);
 }
 
+/* Who is woken, and knows of the wait: the slow part, or the claim itself if it waits in C. */
+static PyObject *
+Claim_get_waiting(Claim *claim, void *Py_UNUSED(closure))
+{
+    if (claim->waiting == NULL && claim->plain) {
+        return Py_NewRef(claim);
+    }
+    return newref_or_none(claim->waiting);
+}
+
+static int
+Claim_set_waiting(Claim *claim, PyObject *value, void *Py_UNUSED(closure))
+{
+    Py_XSETREF(claim->waiting, value == NULL || value == Py_None ? NULL : Py_NewRef(value));
+    return 0;
+}
+
+static PyObject *
+Claim_get_inspection(Claim *Py_UNUSED(claim), void *Py_UNUSED(closure))
+{
+    Py_RETURN_NONE;
+}
+
+static int claim_wake(Claim *claim);
+
+static PyObject *
+Claim_wake(Claim *claim, PyObject *Py_UNUSED(ignored))
+{
+    return claim_wake(claim) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyMethodDef claim_methods[] = {
+    {"wake", (PyCFunction)Claim_wake, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef claim_getset[] = {
+    {"waiting", (getter)Claim_get_waiting, (setter)Claim_set_waiting, NULL, NULL},
+    {"inspection", (getter)Claim_get_inspection, NULL, NULL, NULL},
     {"state", (getter)Claim_get_state, NULL, NULL, NULL},
     {"slot", (getter)Claim_get_slot, (setter)Claim_set_slot, NULL, NULL},
     {"task", (getter)Claim_get_task, (setter)Claim_set_task, NULL, NULL},
@@ -1371,11 +1409,11 @@ static PyMemberDef claim_members[] = {
     {"error", T_OBJECT, offsetof(Claim, error), 0, NULL},
     {"code", T_OBJECT, offsetof(Claim, code), 0, NULL},
     {"reason", T_OBJECT, offsetof(Claim, reason), 0, NULL},
-    {"waiting", T_OBJECT, offsetof(Claim, waiting), 0, NULL},
     {"began", T_DOUBLE, offsetof(Claim, began), 0, NULL},
     {"since", T_DOUBLE, offsetof(Claim, since), 0, NULL},
     {"probe", T_LONGLONG, offsetof(Claim, probe), 0, NULL},
     {"turn", T_LONGLONG, offsetof(Claim, turn), READONLY, NULL},
+    {"failures", T_LONGLONG, offsetof(Claim, failures), READONLY, NULL},
     {"number", T_LONGLONG, offsetof(Claim, number), READONLY, NULL},
     {"before", T_LONGLONG, offsetof(Claim, before), 0, NULL},
     {"instruction", T_INT, offsetof(Claim, instruction), 0, NULL},
@@ -1398,7 +1436,10 @@ claim_start(Claim *claim, State *st)
     claim->probe = claim->turn = claim->before = claim->number = 0;
     claim->instruction = 0;
     claim->state = ASKING;
-    claim->in_block = claim->warned = claim->used = 0;
+    claim->in_block = claim->warned = claim->used = claim->must_wait = claim->plain = 0;
+    claim->future = claim->pause = NULL;
+    claim->place = 0;
+    claim->failures = 0;
 }
 
 static PyObject *
@@ -1429,12 +1470,19 @@ Claim_traverse(Claim *claim, visitproc visit, void *arg)
     Py_VISIT(claim->front);
     Py_VISIT(claim->result);
     Py_VISIT(claim->steps);
+    Py_VISIT(claim->future);
+    Py_VISIT(claim->pause);
     return 0;
 }
+
+static void deadline_remove(Claim *claim);
 
 static int
 Claim_clear(Claim *claim)
 {
+    deadline_remove(claim);
+    Py_CLEAR(claim->future);
+    Py_CLEAR(claim->pause);
     Py_CLEAR(claim->slot);
     Py_CLEAR(claim->error);
     Py_CLEAR(claim->task);
@@ -1467,6 +1515,7 @@ Claim_dealloc(Claim *claim)
 static PyType_Slot claim_slots[] = {
     {Py_tp_doc, "One acquire: it may wait, is granted a slot, and holds it until the return."},
     {Py_tp_new, Claim_new},
+    {Py_tp_methods, claim_methods},
     {Py_tp_getset, claim_getset},
     {Py_tp_members, claim_members},
     {Py_tp_traverse, Claim_traverse},

@@ -2,7 +2,7 @@
 
 /* -- the fast path --------------------------------------------------------------------------- */
 
-static PyObject *front_give_back(Front *front, Slot *slot);
+static PyObject *front_give_back(Front *front, Slot *slot, int clean);
 
 static double
 front_now(Front *front)
@@ -184,10 +184,21 @@ static int
 claim_wake(Claim *claim)
 {
     State *st = claim->st;
-    if (claim->waiting == NULL) {
+    PyObject *result;
+    if (claim->waiting != NULL) {
+        result = PyObject_CallMethodNoArgs(claim->waiting, st->s_wake);
+    }
+    else if (claim->future == NULL) {
         return 0;
     }
-    PyObject *result = PyObject_CallMethodNoArgs(claim->waiting, st->s_wake);
+    else {
+        PyObject *future = Py_NewRef(claim->future);
+        result = PyObject_CallMethodNoArgs(future, st->s_done);
+        if (result == Py_False) {
+            Py_SETREF(result, PyObject_CallMethodOneArg(future, st->s_set_result, Py_None));
+        }
+        Py_DECREF(future);
+    }
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
@@ -395,7 +406,31 @@ front_tell(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, d
     return failed ? -1 : 0;
 }
 
+/* A claim holds a slot: tell those who want to know. */
+static int
+front_report_hold(Front *front, Claim *claim, Slot *slot, double now, double waited)
+{
+    if (front->hold_warning != Py_None) {
+        PyObject *result = PyObject_CallMethodObjArgs((PyObject *)front, claim->st->s_held, claim,
+                                                      slot, NULL);
+        Py_XDECREF(result);
+        return result == NULL ? -1 : 0;
+    }
+    if (PyTuple_GET_SIZE(front->subscribers) > 0) {
+        return front_tell(front, claim->st->s_acquired, claim, slot, now, waited);
+    }
+    return 0;
+}
+
 /* -- acquire and release --------------------------------------------------------------------- */
+
+static int
+used_before(void)
+{
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this acquire() was used before; call pool.acquire() for each resource");
+    return -1;
+}
 
 /* Takes what is there at once. 1: claim->result has the resource; 0: the slow path must go on, with
  * `slot` and `verdict` if a hook was asked already; -1: an exception is set. */
@@ -408,9 +443,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
     PyObject *result;
 
     if (claim->used) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "this acquire() was used before; call pool.acquire() for each resource");
-        return -1;
+        return used_before();
     }
     PyObject *task = core->phase == OPEN ? front_task(front) : NULL;
     if (task == NULL) {
@@ -425,6 +458,10 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         task = front_task(front);
         if (task == NULL && PyErr_Occurred()) {
             return -1;
+        }
+        if (claim->used) { /* by a subscriber that heard of the opening */
+            Py_XDECREF(task);
+            return used_before();
         }
     }
     claim->used = 1;
@@ -451,7 +488,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         *in_hand = slot;
         return 0;
     }
-    if (front->before_acquire != Py_None && front->before_acquire != NULL) {
+    if (front->before_acquire != Py_None && !trusts(front, slot, now)) {
         PyObject *answer = ask(st, front->before_acquire, slot->resource);
         if (answer == NULL || answer == Py_False) {
             /* Logged, reported and destroyed there; raises what is no Exception. */
@@ -478,15 +515,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         return -1;
     }
     claim->result = Py_NewRef(slot->resource);
-    int failed = 0;
-    if (front->hold_warning != Py_None) {
-        result = PyObject_CallMethodObjArgs((PyObject *)front, st->s_held, claim, slot, NULL);
-        failed = result == NULL;
-        Py_XDECREF(result);
-    }
-    else if (PyTuple_GET_SIZE(front->subscribers) > 0) {
-        failed = front_tell(front, st->s_acquired, claim, slot, now, 0.0) < 0;
-    }
+    int failed = front_report_hold(front, claim, slot, now, 0.0) < 0;
     Py_DECREF(slot);
     if (failed) {
         Py_CLEAR(claim->result);
@@ -510,6 +539,10 @@ acquire_await(Claim *claim)
         }
         return NULL;
     }
+    if (slot == NULL && can_wait((Front *)claim->front, claim)) {
+        claim->must_wait = 1;
+        return Py_NewRef(claim);
+    }
     State *st = claim->st;
     PyObject *coroutine = PyObject_CallMethodObjArgs(
         claim->front, st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
@@ -519,7 +552,7 @@ acquire_await(Claim *claim)
     if (coroutine == NULL) {
         return NULL;
     }
-    PyObject *iterator = Py_TYPE(coroutine)->tp_as_async->am_await(coroutine);
+    PyObject *iterator = iterate(coroutine);
     Py_DECREF(coroutine);
     return iterator;
 }
@@ -577,12 +610,12 @@ slot_stop(Slot *slot, PyObject *result)
 #endif
 }
 
-/* The one step of an acquire that was ready at once; or all of them, driven as a coroutine. */
+/* The one step of an acquire that was ready at once; or all of them, if it has to wait. */
 static PyObject *
 acquire_step(Claim *claim, int by_interpreter)
 {
     PyObject *result = claim->result;
-    if (result == NULL && claim->steps == NULL) {
+    if (result == NULL && claim->steps == NULL && claim->pause == NULL && !claim->must_wait) {
         PyObject *steps = acquire_await(claim);
         if (steps == NULL) {
             return NULL;
@@ -590,9 +623,28 @@ acquire_step(Claim *claim, int by_interpreter)
         if (steps == (PyObject *)claim) {
             Py_DECREF(steps);
             result = claim->result;
+            if (result == NULL && !claim->must_wait) {
+                /* A subscriber has driven it, and has what there was. */
+                used_before();
+                return NULL;
+            }
         }
         else {
             claim->steps = steps;
+        }
+    }
+    if (claim->must_wait) {
+        claim->must_wait = 0;
+        int waits = wait_begin(claim);
+        if (waits <= 0) {
+            return waits < 0 ? NULL : wait_slowly(claim, NULL, NULL);
+        }
+    }
+    if (claim->pause != NULL) {
+        PyObject *step = wait_step(claim);
+        result = claim->result;
+        if (result == NULL) {
+            return step;
         }
     }
     if (result != NULL) {
@@ -634,7 +686,7 @@ acquire_undo(Claim *claim)
         return 0;
     }
     Slot *slot = (Slot *)Py_NewRef(claim->slot);
-    PyObject *result = front_give_back((Front *)claim->front, slot);
+    PyObject *result = front_give_back((Front *)claim->front, slot, 0);
     Py_DECREF(slot);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
@@ -666,7 +718,8 @@ Acquire_throw(Claim *claim, PyObject *args)
     else {
         PyErr_SetString(PyExc_TypeError, "throw() takes an exception");
     }
-    return NULL;
+    claim->must_wait = 0;
+    return claim->pause == NULL ? NULL : wait_interrupted(claim);
 }
 
 static PyObject *
@@ -676,10 +729,19 @@ Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored))
     if (acquire_undo(claim) < 0) {
         return NULL;
     }
-    if (claim->steps == NULL) {
-        Py_RETURN_NONE;
+    claim->must_wait = 0;
+    if (claim->steps != NULL) {
+        return PyObject_CallMethod(claim->steps, "close", NULL);
     }
-    return PyObject_CallMethod(claim->steps, "close", NULL);
+    if (claim->pause != NULL) {
+        PyErr_SetNone(PyExc_GeneratorExit);
+        wait_interrupted(claim);
+        if (!PyErr_ExceptionMatches(PyExc_GeneratorExit)) {
+            return NULL;
+        }
+        PyErr_Clear();
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -689,9 +751,10 @@ Acquire_aenter(Claim *claim, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(claim);
 }
 
-/* The holder gives the slot back: the end, or an Operation that leads to it. */
+/* The holder gives the slot back: the end, or an Operation that leads to it. `clean`: there is
+ * nothing for before_release to do. */
 static PyObject *
-front_give_back(Front *front, Slot *slot)
+front_give_back(Front *front, Slot *slot, int clean)
 {
     Core *core = front->core;
     State *st = core->st;
@@ -710,7 +773,7 @@ front_give_back(Front *front, Slot *slot)
         return NULL;
     }
     Py_DECREF(claim);
-    if (front->before_release != Py_None) {
+    if (!clean && front->before_release != Py_None) {
         PyObject *answer = ask(st, front->before_release, slot->resource);
         if (answer == NULL || answer == Py_False || is_awaitable(answer)) {
             PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
@@ -736,7 +799,9 @@ front_give_back(Front *front, Slot *slot)
     if (unfit != 0) {
         return unfit < 0 ? NULL : PyObject_CallMethodOneArg(self, st->s_settle, (PyObject *)slot);
     }
-    if (!isnan(core->max_idle) || slot->expires_at != Py_HUGE_VAL) {
+    double until = isnan(core->max_idle) ? slot->expires_at
+                                         : fmin(now + core->max_idle, slot->expires_at);
+    if (until < front->due_at) {
         result = PyObject_CallMethodOneArg(self, st->s_expect, (PyObject *)slot);
         if (result == NULL) {
             return NULL;
@@ -783,7 +848,7 @@ Acquire_aexit(Claim *claim, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Slot *slot = (Slot *)Py_NewRef(claim->slot);
-    PyObject *result = front_give_back(front, slot);
+    PyObject *result = front_give_back(front, slot, 0);
     Py_DECREF(slot);
     return result;
 }
@@ -1038,7 +1103,7 @@ Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-Front_release(Front *front, PyObject *resource)
+front_release(Front *front, PyObject *resource, int clean)
 {
     if (front_ready(front) < 0 || front_check_loop(front) < 0) {
         return NULL;
@@ -1059,7 +1124,7 @@ Front_release(Front *front, PyObject *resource)
     else {
         Py_INCREF(slot);
     }
-    PyObject *result = front_give_back(front, slot);
+    PyObject *result = front_give_back(front, slot, clean);
     Py_DECREF(slot);
     if (result == NULL || result == st->done) {
         return result;
@@ -1070,6 +1135,18 @@ Front_release(Front *front, PyObject *resource)
 }
 
 static PyObject *
+Front_release(Front *front, PyObject *resource)
+{
+    return front_release(front, resource, 0);
+}
+
+static PyObject *
+Front_release_clean(Front *front, PyObject *resource)
+{
+    return front_release(front, resource, 1);
+}
+
+static PyObject *
 Front_give_back(Front *front, PyObject *object)
 {
     Slot *slot = front_ready(front) < 0 ? NULL : as_slot(front->core, object);
@@ -1077,7 +1154,7 @@ Front_give_back(Front *front, PyObject *object)
         return NULL;
     }
     Py_INCREF(slot);
-    PyObject *result = front_give_back(front, slot);
+    PyObject *result = front_give_back(front, slot, 0);
     Py_DECREF(slot);
     return result;
 }
@@ -1213,6 +1290,11 @@ static PyGetSetDef front_getset[] = {
 static PyMemberDef front_members[] = {
     {"_thread", T_ULONG, offsetof(Front, thread), 0, NULL},
     {"_direct_clock", T_BOOL, offsetof(Front, direct_clock), 0, NULL},
+    {"_direct_future", T_BOOL, offsetof(Front, direct_future), 0, NULL},
+    {"_trust", T_DOUBLE, offsetof(Front, trust), 0, NULL},
+    {"_doubted", T_DOUBLE, offsetof(Front, doubted), 0, NULL},
+    {"_due_at", T_DOUBLE, offsetof(Front, due_at), 0, NULL},
+    {"_max_waiting", T_LONGLONG, offsetof(Front, max_waiting), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -1227,7 +1309,11 @@ static PyMethodDef front_methods[] = {
     {"release", (PyCFunction)Front_release, METH_O,
      "release($self, resource)\n--\n\n"
      "Give a resource back. Under way when this returns; awaiting it tells the end."},
+    {"_release_clean", (PyCFunction)Front_release_clean, METH_O, NULL},
     {"_give_back", (PyCFunction)Front_give_back, METH_O, NULL},
+    {"_expired", (PyCFunction)Front_expired, METH_NOARGS, NULL},
+    {"_next_alarm", (PyCFunction)Front_next_alarm, METH_NOARGS, NULL},
+    {"_forget_deadlines", (PyCFunction)Front_forget_deadlines, METH_NOARGS, NULL},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -1254,6 +1340,8 @@ Front_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwa
     front->hold_warning = Py_NewRef(Py_None);
     front->acquire_timeout = Py_NewRef(Py_None);
     front->subscribers = nothing;
+    front->alarm = front->due_at = Py_HUGE_VAL;
+    front->max_waiting = -1;
     return (PyObject *)front;
 }
 
@@ -1302,6 +1390,7 @@ Front_dealloc(Front *front)
     Py_XDECREF(front->hold_warning);
     Py_XDECREF(front->acquire_timeout);
     Py_XDECREF(front->subscribers);
+    PyMem_Free(front->deadlines);
     type->tp_free(front);
     Py_DECREF(type);
 }

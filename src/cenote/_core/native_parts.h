@@ -58,11 +58,17 @@ struct Claim {
     int instruction;
     int state;
     char in_block, warned, used;
-    /* Of Acquire only; a plain claim leaves them NULL. */
+    /* Of Acquire only; a mere claim leaves them NULL. */
     PyObject *front;  /* owned */
     PyObject *result; /* the resource, between __await__ and the step that returns it */
-    PyObject *steps;  /* the slow path, if it is driven as a coroutine */
+    PyObject *steps;  /* the slow path, if it is driven as a coroutine or was begun in C */
     double timeout;   /* NaN: for ever */
+    /* Of a wait in C: see native_wait.h. */
+    PyObject *future, *pause; /* while it is suspended: what wakes it, and what it is driven by */
+    Py_ssize_t place;         /* in the heap of deadlines, from 1; 0: it is not there */
+    long long failures;       /* of the factory, before this wait */
+    char must_wait;           /* from its first step on */
+    char plain;               /* it waits here, or did */
 };
 
 typedef struct {
@@ -97,8 +103,15 @@ typedef struct {
     Core *core;
     PyObject *loop, *time, *before_acquire, *before_release, *strategy, *subscribers;
     PyObject *hold_warning, *acquire_timeout;
+    Claim **deadlines; /* a heap of those who wait in C; borrowed */
+    Py_ssize_t timed, room;
+    double alarm;          /* loop time at which the first of them is due; inf: none */
+    double trust, doubted; /* see front.py */
+    double due_at;         /* when maintenance looks again; inf: not at all */
+    long long max_waiting; /* -1: no limit */
     unsigned long thread;
-    char direct_clock; /* the loop's time is the monotonic clock */
+    char direct_clock;  /* the loop's time is the monotonic clock */
+    char direct_future; /* the loop's futures are asyncio's */
 } Front;
 
 /* A hook in C: the fast path calls its function, Python calls the object. */
@@ -122,6 +135,7 @@ struct State {
     PyObject *illegal;       /* errors.IllegalTransition */
     PyObject *current_tasks; /* asyncio's dict loop -> task, or NULL where there is none */
     PyObject *current_task;  /* asyncio.current_task */
+    PyObject *future, *loop_only; /* asyncio.Future, and the names of its arguments */
     PyObject *unset, *check_timeout, *caller, *internal;
     PyObject *last_code; /* the last caller that was found to be outside */
     PyTypeObject *event_type, *subscription_type; /* of observe, from the first event on */
@@ -129,7 +143,8 @@ struct State {
     PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
         *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
         *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released,
-        *s_get_name, *s_contain;
+        *s_get_name, *s_contain, *s_check_circle, *s_set_alarm, *s_factory_failures,
+        *s_create_future, *s_interrupted, *s_done, *s_set_result;
     Claim *spare[SPARE];
     int spares;
     int ended; /* the module is being cleared: nothing is kept any more */

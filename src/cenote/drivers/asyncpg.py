@@ -124,7 +124,7 @@ class AsyncpgLink(Link):
         try:
             cursor = await self.raw.cursor(text, *(arguments or ()))
         except Exception:
-            if own and self.in_transaction:
+            if own and self.in_transaction and not self.looks_dead():
                 await self.rollback()
             raise
         return AsyncpgSource(self, cursor, own)
@@ -332,9 +332,12 @@ class AsyncpgDriver(Driver):
         return isinstance(error, asyncpg.InterfaceError) and "closed" in str(error)
 
     def is_unsent(self, error: BaseException) -> bool:
-        # The server has said that it ends the session, and has not yet closed the connection:
-        # a state that asyncpg shows only so.
-        return isinstance(error, asyncpg.InternalClientError) and "cannot switch" in str(error)
+        if isinstance(error, asyncpg.InternalClientError):
+            # The server has said that it ends the session, and has not yet closed the connection:
+            # a state that asyncpg shows only so.
+            return "cannot switch" in str(error)
+        # Closed before it was used; in mid-statement it is another error.
+        return isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error)
 
     def is_demoted(self, error: BaseException) -> bool:
         return is_demotion(getattr(error, "sqlstate", None))

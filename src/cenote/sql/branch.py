@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +33,8 @@ R = TypeVar("R")
 LAST_MOMENTS = 2.0  # seconds for a proper end when the loop goes down
 JUST_NOW = 0.001  # seconds since the last answer: as long it is alive without looking
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 class Branch:
     """What a `Database` is in one event loop."""
@@ -49,9 +52,9 @@ class Branch:
         self.over = False
         self._closing: set[Link] = set()  # that end in proper form just now
         self._all_closed = asyncio.Event()  # after the end
-        self._time = monotonic if is_monotonic(loop) else loop.time
+        self.time = monotonic if is_monotonic(loop) else loop.time
         self._ping_after_idle = database._ping_after_idle
-        self._reset_always = database._reset == "always"
+        self.reset_always = database._reset == "always"
         self._guard: AsyncGenerator[None, None] | None = None
         self.pool: Pool[Link] = Pool(
             self._connect,
@@ -61,6 +64,7 @@ class Branch:
             before_release=self._before_release,
             **database._pool_options,
         )
+        self.pool._trust = min(JUST_NOW, self._ping_after_idle)
 
     # -- the hooks of the pool -------------------------------------------------------------------
 
@@ -129,7 +133,7 @@ class Branch:
             if not isinstance(error, Exception):
                 raise  # it took too long, or nobody waits for it any more
             logger.debug("%s: ping failed: %r", self.label, error)
-            self.epoch += 1
+            self.doubt()
             return False
         link.epoch = self.epoch
         link.quiet_since = self.loop.time()
@@ -138,26 +142,22 @@ class Branch:
     def _before_acquire(self, link: Link) -> Any:
         if link.broken:
             return False
-        idle = self._time() - link.quiet_since
+        idle = self.time() - link.quiet_since
         stirs = idle > JUST_NOW and link.stirs()
         if link.looks_dead() or (stirs and link.hung_up()):
             link.broken = True
-            self.epoch += 1
+            self.doubt()
             return False
         if stirs or link.epoch != self.epoch or idle >= self._ping_after_idle:
             return self._ping(link)
         return True
 
     def _before_release(self, link: Link) -> Any:
-        if link.clean:  # it was looked at this very moment
-            link.clean = False
-            link.quiet_since = self._time()
-            return True
         if link.broken:
             return False
-        always = self._reset_always
+        always = self.reset_always
         if not (link.touched or link.leftovers or always or link.in_transaction):
-            link.quiet_since = self._time()
+            link.quiet_since = self.time()
             return True
         return self._clean(link, always)
 
@@ -177,6 +177,11 @@ class Branch:
     async def close_leftovers(self, link: Link) -> None:
         while link.leftovers:
             await link.leftovers.pop().close()
+
+    def doubt(self) -> None:
+        """A connection was lost: the others are looked at before they are used again."""
+        self.epoch += 1
+        self.pool._doubted = self.time()
 
     # -- who holds what --------------------------------------------------------------------------
 
@@ -247,13 +252,6 @@ class Branch:
 
     # -- statements ------------------------------------------------------------------------------
 
-    def run(self, name: str, query: Query, parameters: Any) -> Coroutine[Any, Any, Any]:
-        """One statement of the running task, by the name of the link's method."""
-        work = self._run(name, query, parameters)
-        if self.database._observers:
-            return self.observed(query.keyword, query.text, work)
-        return work
-
     async def observed(self, operation: str, text: str, work: Awaitable[R]) -> R:
         """Tell those who watch statements of its beginning and its end."""
         begun = [self._tell(each, operation, text) for each in self.database._observers]
@@ -275,34 +273,7 @@ class Branch:
         except Exception:
             logger.exception("%s: an observer of statements failed", self.label)
 
-    async def _run(self, name: str, query: Query, parameters: Any) -> Any:
-        text, arguments = query.bind(parameters)
-        if self.leases or self.joined or scope.get() is not None:
-            lease = self.lease()
-            if lease is not None:
-                return await self._run_on(lease, name, query, text, arguments)
-        claim = self.pool.acquire()
-        link = await claim
-        try:
-            result = await getattr(link, name)(text, arguments)
-        except BaseException as error:
-            if self.driver.is_stale_plan(error) and not link.in_transaction:
-                return await self._run_again(link, claim, name, query, parameters)
-            self._failed(link, claim, query, error)
-            if self.driver.is_unsent(error):
-                return await self._run(name, query, parameters)
-            raise
-        if query.touches is None and not link.in_transaction:
-            if self._reset_always:
-                self.give_back(link)
-            else:
-                link.clean = True
-                self.pool.release(link)
-        else:
-            self._keep(link, claim, query)
-        return result
-
-    async def _run_on(
+    async def run_on(
         self, lease: Lease, name: str, query: Query, text: str, arguments: Arguments
     ) -> Any:
         if lease.lost is not None and query.control == "rollback":
@@ -310,7 +281,7 @@ class Branch:
             return 0
         return await lease.run_alone(lambda link: getattr(link, name)(text, arguments), query)
 
-    async def _run_again(
+    async def run_again(
         self, link: Link, claim: Any, name: str, query: Query, parameters: Any
     ) -> Any:
         text, arguments = query.bind(parameters)
@@ -318,18 +289,18 @@ class Branch:
         try:
             result = await getattr(link, name)(text, arguments)
         except BaseException as error:
-            self._failed(link, claim, query, error)
+            self.failed(link, claim, query, error)
             raise
-        self._keep(link, claim, query)
+        self.keep(link, claim, query)
         return result
 
-    def _failed(self, link: Link, claim: Any, query: Query, error: BaseException) -> None:
+    def failed(self, link: Link, claim: Any, query: Query, error: BaseException) -> None:
         if not self.survives(link, error, False):
             self.discard(link, error)
         else:
-            self._keep(link, claim, query)
+            self.keep(link, claim, query)
 
-    def _keep(self, link: Link, claim: Any, query: Query) -> None:
+    def keep(self, link: Link, claim: Any, query: Query) -> None:
         """Pinned, or given back."""
         lease = self.bind(link, claim, self.current_task())
         lease.note(link, query)
@@ -369,7 +340,7 @@ class Branch:
     def give_back(self, link: Link | None) -> Any:
         if link is None:
             return None
-        reset = link.touched or self._reset_always
+        reset = link.touched or self.reset_always
         if link.broken or (reset and not link.can_reset and self.database._reset != "never"):
             return self.pool.discard(link)  # no failure: that is how it is with this one
         return self.pool.release(link)
@@ -379,7 +350,7 @@ class Branch:
         link.broken = True
         lost = isinstance(error, Exception) and not isinstance(error, PoolError)
         if lost:
-            self.epoch += 1
+            self.doubt()
         self.pool.discard(link, error if lost else None)
 
     def gone(self) -> PoolError:
@@ -442,3 +413,49 @@ class Branch:
                 logger.debug("%s: not closed properly: %r", self.label, error)
             for link in [*self.links]:
                 self._disconnected(link)
+
+
+def statement(method: F) -> F:
+    """Gives a method of `Database` its body: one statement of the running task, run by the link's
+    method of the same name. It is one coroutine, since every layer more would be resumed, too."""
+    name = method.__name__
+
+    @wraps(method)
+    async def run(
+        database: Database, sql: str, parameters: Any = None, *, watched: bool = False
+    ) -> Any:
+        branch: Branch | None = database._branches.get(asyncio._get_running_loop())  # type: ignore[arg-type]
+        if branch is None or database._closed:
+            branch = database._branch()
+        query: Query = database._query(sql)
+        if database._observers and not watched:
+            work = run(database, sql, parameters, watched=True)
+            return await branch.observed(query.keyword, query.text, work)
+        if parameters is None:
+            text, arguments = query.text, None
+        else:
+            text, arguments = query.bind(parameters)
+        if branch.leases or branch.joined or scope.get() is not None:
+            lease = branch.lease()
+            if lease is not None:
+                return await branch.run_on(lease, name, query, text, arguments)
+        claim = branch.pool.acquire()
+        link: Link = await claim
+        try:
+            result = await getattr(link, name)(text, arguments)
+        except BaseException as error:
+            if branch.driver.is_stale_plan(error) and not link.in_transaction:
+                return await branch.run_again(link, claim, name, query, parameters)
+            branch.failed(link, claim, query, error)
+            if not branch.driver.is_unsent(error):
+                raise
+        else:
+            if query.touches is not None or branch.reset_always or link.in_transaction:
+                branch.keep(link, claim, query)
+            else:
+                link.quiet_since = branch.time()
+                branch.pool._release_clean(link)
+            return result
+        return await run(database, sql, parameters, watched=True)
+
+    return run  # type: ignore[return-value]

@@ -16,7 +16,7 @@ from ..observe import logger
 from ..pool import Pool
 from . import driver as drivers
 from .binding import Lease, Pin
-from .branch import Branch
+from .branch import Branch, statement
 from .driver import Link, Plan
 from .query import Query, queries
 from .statement import Statement, Stream
@@ -92,9 +92,10 @@ class Database:
 
     # -- statements ------------------------------------------------------------------------------
 
+    @statement
     async def execute(self, sql: str, parameters: Any = None) -> int:
         """Run a statement; the number of rows that it matched."""
-        return await self._branch().run("execute", self._query(sql), parameters)  # type: ignore[no-any-return]
+        raise NotImplementedError
 
     async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
         """Run a statement once for each element of `parameters`: all of it or nothing."""
@@ -104,17 +105,20 @@ class Database:
             lease = await branch.bound_lease()
             await lease.run(lambda link: link.execute_many(text, rows), query)
 
+    @statement
     async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
         """All rows."""
-        return await self._branch().run("fetch_all", self._query(sql), parameters)  # type: ignore[no-any-return]
+        raise NotImplementedError
 
+    @statement
     async def fetch_one(self, sql: str, parameters: Any = None) -> Any:
         """The first row, or None."""
-        return await self._branch().run("fetch_one", self._query(sql), parameters)
+        raise NotImplementedError
 
+    @statement
     async def fetch_val(self, sql: str, parameters: Any = None) -> Any:
         """The first value of the first row, or None."""
-        return await self._branch().run("fetch_val", self._query(sql), parameters)
+        raise NotImplementedError
 
     def iterate(self, sql: str, parameters: Any = None) -> Stream:
         """An async iterator over the rows, which are read piece by piece; it has `aclose()`."""

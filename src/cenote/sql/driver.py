@@ -64,7 +64,7 @@ class Source(ABC):
 class Link(ABC):
     """One connection. The drivers fill in the methods, the database layer keeps the notes."""
 
-    __slots__ = ("broken", "busy", "clean", "epoch", "leftovers", "quiet_since", "raw", "status",
+    __slots__ = ("broken", "busy", "epoch", "leftovers", "quiet_since", "raw", "status",
                  "touched")  # fmt: skip
 
     interleaves: ClassVar[bool] = True  # other statements run while a Source is open
@@ -73,7 +73,6 @@ class Link(ABC):
         self.raw = raw  # the driver's own connection
         self.touched: str | None = None  # session state to reset, and what touched it
         self.broken = False  # not to be handed out again
-        self.clean = False  # on its way back, and known to need nothing
         self.busy = False  # broken off in the middle of a statement
         self.epoch = 0  # of the branch when it was last known to be alive
         self.quiet_since = 0.0  # loop time of the last sign of life

@@ -79,7 +79,8 @@ typedef struct {
     PyObject *(*acquire)(PyObject *pool, double timeout);
 
     /* Acquire without Python: `done` is called later by the running loop of this thread. Gives a
-     * ticket. `free_data` is called after `done`, or without it if the loop goes away first. */
+     * ticket. `free_data` is called after `done`, or without it if the loop goes away first, or the
+     * pool with all who wait in it. */
     PyObject *(*acquire_call)(PyObject *pool, double timeout, Cenote_Completion done, void *data,
                               Cenote_Free free_data);
 

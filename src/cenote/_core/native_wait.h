@@ -1,0 +1,346 @@
+/* Waiting: the ordinary wait, in a pool that is full and has nothing to create, without a step of
+ * Python. Whatever is not ordinary (a slot to be made, a hook that is async or says no) is handed
+ * over to waiting.py in the middle. */
+
+static double front_now(Front *front);
+static PyObject *ask(State *st, PyObject *hook, PyObject *resource);
+static int is_awaitable(PyObject *object);
+static PyObject *fetch_error(void);
+static int front_report_hold(Front *front, Claim *claim, Slot *slot, double now, double waited);
+
+#define LONGEST 1e8 /* seconds: as in work.py */
+
+/* -- deadlines: a heap of the claims that wait here, each of which knows its place ------------- */
+
+static int
+is_earlier(Claim *one, Claim *other)
+{
+    return one->deadline < other->deadline ||
+           (one->deadline == other->deadline && one->turn < other->turn);
+}
+
+static void
+deadline_put(Front *front, Py_ssize_t i, Claim *claim)
+{
+    front->deadlines[i] = claim;
+    claim->place = i + 1;
+}
+
+static void
+deadline_rise(Front *front, Py_ssize_t i, Claim *claim)
+{
+    while (i > 0 && is_earlier(claim, front->deadlines[(i - 1) / 2])) {
+        deadline_put(front, i, front->deadlines[(i - 1) / 2]);
+        i = (i - 1) / 2;
+    }
+    deadline_put(front, i, claim);
+}
+
+static void
+deadline_sink(Front *front, Py_ssize_t i, Claim *claim)
+{
+    for (;;) {
+        Py_ssize_t child = 2 * i + 1;
+        if (child + 1 < front->timed &&
+            is_earlier(front->deadlines[child + 1], front->deadlines[child])) {
+            child++;
+        }
+        if (child >= front->timed || !is_earlier(front->deadlines[child], claim)) {
+            break;
+        }
+        deadline_put(front, i, front->deadlines[child]);
+        i = child;
+    }
+    deadline_put(front, i, claim);
+}
+
+static int
+deadline_reserve(Front *front)
+{
+    if (front->timed < front->room) {
+        return 0;
+    }
+    Py_ssize_t room = front->room == 0 ? FIRST_CAPACITY : front->room * 2;
+    Claim **deadlines = front->deadlines;
+    PyMem_Resize(deadlines, Claim *, room);
+    if (deadlines == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    front->deadlines = deadlines;
+    front->room = room;
+    return 0;
+}
+
+/* Room was reserved. The heap borrows: a claim takes itself out before it goes. */
+static void
+deadline_add(Front *front, Claim *claim)
+{
+    deadline_rise(front, front->timed++, claim);
+}
+
+static void
+deadline_remove(Claim *claim)
+{
+    if (claim->place == 0) {
+        return;
+    }
+    Front *front = (Front *)claim->front;
+    Py_ssize_t i = claim->place - 1;
+    claim->place = 0;
+    Claim *last = front->deadlines[--front->timed];
+    if (last != claim) {
+        if (i > 0 && is_earlier(last, front->deadlines[(i - 1) / 2])) {
+            deadline_rise(front, i, last);
+        }
+        else {
+            deadline_sink(front, i, last);
+        }
+    }
+}
+
+/* The alarm has rung: those whose time is up, out of the heap; a list. */
+static PyObject *
+Front_expired(Front *front, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *expired = PyList_New(0);
+    while (expired != NULL && front->timed > 0 && front->deadlines[0]->deadline <= front->alarm) {
+        Claim *claim = front->deadlines[0];
+        if (PyList_Append(expired, (PyObject *)claim) < 0) {
+            Py_CLEAR(expired);
+            break;
+        }
+        deadline_remove(claim);
+    }
+    front->alarm = Py_HUGE_VAL;
+    return expired;
+}
+
+/* The time for which the alarm is to be set, or None. */
+static PyObject *
+Front_next_alarm(Front *front, PyObject *Py_UNUSED(ignored))
+{
+    if (front->timed == 0) {
+        front->alarm = Py_HUGE_VAL;
+        Py_RETURN_NONE;
+    }
+    front->alarm = front->deadlines[0]->deadline;
+    return PyFloat_FromDouble(front->alarm);
+}
+
+/* After a fork: nobody of those who waited will come back. */
+static PyObject *
+Front_forget_deadlines(Front *front, PyObject *Py_UNUSED(ignored))
+{
+    while (front->timed > 0) {
+        front->deadlines[--front->timed]->place = 0;
+    }
+    front->alarm = Py_HUGE_VAL;
+    Py_RETURN_NONE;
+}
+
+/* -- the wait -------------------------------------------------------------------------------- */
+
+/* Whether before_acquire need not be asked: see Front._trust in front.py. */
+static int
+trusts(Front *front, Slot *slot, double now)
+{
+    return now - slot->idle_since < front->trust && slot->idle_since > front->doubted;
+}
+
+static int
+can_wait(Front *front, Claim *claim)
+{
+    Core *core = front->core;
+    return claim->state == ASKING && core->phase == OPEN && core->circuit == ACTIVE &&
+           core->idle == 0 && core_total(core) >= core->max_size && claim->timeout != 0.0 &&
+           (front->max_waiting < 0 || core->waiters.length < front->max_waiting) &&
+           PyTuple_GET_SIZE(front->subscribers) == 0;
+}
+
+static PyObject *
+iterate(PyObject *awaitable)
+{
+    PyAsyncMethods *methods = Py_TYPE(awaitable)->tp_as_async;
+    return methods != NULL && methods->am_await != NULL ? methods->am_await(awaitable)
+                                                        : PyObject_GetIter(awaitable);
+}
+
+/* 1: it waits; 0: it cannot wait here; -1: an exception is set. */
+static int
+wait_begin(Claim *claim)
+{
+    Front *front = (Front *)claim->front;
+    State *st = claim->st;
+    PyObject *result;
+    if (!can_wait(front, claim)) {
+        return 0;
+    }
+    if (isnan(claim->timeout)) {
+        result = PyObject_CallMethodOneArg((PyObject *)front, st->s_check_circle,
+                                           (PyObject *)claim);
+        if (result == NULL) {
+            return -1;
+        }
+        Py_DECREF(result);
+    }
+    else {
+        claim->deadline = claim->began + (claim->timeout < LONGEST ? claim->timeout : LONGEST);
+        if (deadline_reserve(front) < 0) {
+            return -1;
+        }
+        if (claim->deadline < front->alarm) {
+            PyObject *when = PyFloat_FromDouble(claim->deadline);
+            result = when == NULL ? NULL
+                                  : PyObject_CallMethodOneArg((PyObject *)front, st->s_set_alarm,
+                                                              when);
+            Py_XDECREF(when);
+            if (result == NULL) {
+                return -1;
+            }
+            Py_DECREF(result);
+            front->alarm = claim->deadline;
+        }
+    }
+    PyObject *failures = PyObject_GetAttr((PyObject *)front, st->s_factory_failures);
+    claim->failures = failures == NULL ? -1 : PyLong_AsLongLong(failures);
+    Py_XDECREF(failures);
+    if (claim->failures == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    PyObject *future = front->direct_future
+                           ? PyObject_Vectorcall(st->future, &front->loop, 0, st->loop_only)
+                           : PyObject_CallMethodNoArgs(front->loop, st->s_create_future);
+    PyObject *pause = future == NULL ? NULL : iterate(future);
+    if (pause == NULL || !can_wait(front, claim) || deadline_reserve(front) < 0 ||
+        core_wait(front->core, claim) < 0) {
+        Py_XDECREF(future);
+        Py_XDECREF(pause);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    claim->plain = 1;
+    claim->future = future;
+    claim->pause = pause;
+    if (!isnan(claim->deadline)) {
+        deadline_add(front, claim);
+    }
+    return 1;
+}
+
+static void
+wait_end(Claim *claim)
+{
+    deadline_remove(claim);
+    Py_CLEAR(claim->pause);
+    Py_CLEAR(claim->future);
+}
+
+/* The exception that is set was thrown in: everything is passed on, and the exception goes on. */
+static PyObject *
+wait_interrupted(Claim *claim)
+{
+    PyObject *type, *error, *traceback;
+    int finalizing = PyErr_ExceptionMatches(PyExc_GeneratorExit);
+    PyErr_Fetch(&type, &error, &traceback);
+    wait_end(claim);
+    PyObject *result = PyObject_CallMethodObjArgs(claim->front, claim->st->s_interrupted, claim,
+                                                  finalizing ? Py_True : Py_False, NULL);
+    if (result == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+        return NULL;
+    }
+    Py_DECREF(result);
+    PyErr_Restore(type, error, traceback);
+    return NULL;
+}
+
+/* From here on it is done by waiting.py. Steals the slot and the verdict, which may be NULL. */
+static PyObject *
+wait_slowly(Claim *claim, Slot *slot, PyObject *verdict)
+{
+    PyObject *coroutine = PyObject_CallMethodObjArgs(
+        claim->front, claim->st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
+        verdict == NULL ? Py_None : verdict, NULL);
+    Py_XDECREF(slot);
+    Py_XDECREF(verdict);
+    if (coroutine == NULL) {
+        return NULL;
+    }
+    claim->steps = iterate(coroutine);
+    Py_DECREF(coroutine);
+    return claim->steps == NULL ? NULL : Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+}
+
+/* One step of the wait. NULL with claim->result: it has the resource. Else: what is to be yielded,
+ * or NULL with an exception. */
+static PyObject *
+wait_step(Claim *claim)
+{
+    PyObject *step = Py_TYPE(claim->pause)->tp_iternext(claim->pause);
+    if (step != NULL) {
+        return step; /* the future, for the task */
+    }
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_StopIteration)) {
+            return wait_interrupted(claim);
+        }
+        PyErr_Clear();
+    }
+    wait_end(claim);
+    if (claim->error != NULL) {
+        PyObject *error = claim->error;
+        claim->error = NULL;
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+        return NULL;
+    }
+    Front *front = (Front *)claim->front;
+    Core *core = front->core;
+    Slot *slot = claim->slot; /* the reference moves here: it is in hand */
+    if (slot == NULL || claim->state != GRANTED || core == NULL) {
+        return wait_slowly(claim, NULL, NULL); /* somebody else has woken it */
+    }
+    claim->slot = NULL;
+    if (slot->state != RESERVED) {
+        return wait_slowly(claim, slot, NULL);
+    }
+    double now = front_now(front);
+    if (now == -1.0 && PyErr_Occurred()) {
+        return wait_slowly(claim, slot, fetch_error());
+    }
+    if (!slot->fresh) { /* made for whoever waits: not shown to before_acquire */
+        if (slot->expires_at <= now) {
+            return wait_slowly(claim, slot, NULL);
+        }
+        if (front->before_acquire != Py_None && !trusts(front, slot, now)) {
+            PyObject *answer = ask(claim->st, front->before_acquire, slot->resource);
+            if (answer == NULL) {
+                return wait_slowly(claim, slot, fetch_error());
+            }
+            if (answer == Py_False || is_awaitable(answer)) {
+                return wait_slowly(claim, slot, answer);
+            }
+            Py_DECREF(answer);
+            now = front_now(front);
+            if (now == -1.0 && PyErr_Occurred()) {
+                return wait_slowly(claim, slot, fetch_error());
+            }
+        }
+    }
+    if (claim->state != GRANTED || core->phase == CLOSED || front->core != core) { /* by the hook */
+        return wait_slowly(claim, slot, Py_NewRef(Py_True));
+    }
+    double waited = now - claim->began;
+    if (core_hold(core, claim, slot, now, waited) < 0) {
+        Py_DECREF(slot);
+        return NULL;
+    }
+    claim->result = Py_NewRef(slot->resource); /* a subscriber may discard it */
+    if (front_report_hold(front, claim, slot, now, waited) < 0) {
+        Py_CLEAR(claim->result);
+    }
+    Py_DECREF(slot);
+    return NULL;
+}
