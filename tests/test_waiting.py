@@ -95,6 +95,31 @@ async def test_an_earlier_deadline_that_comes_later(make_pool):
 
 
 @virtual_time
+async def test_deadlines_after_a_failed_open(make_pool):
+    backend_is_up = False
+
+    async def connect():
+        await asyncio.sleep(1)
+        if not backend_is_up:
+            raise ConnectionError("down")
+        return Thing()
+
+    pool = make_pool(connect, min_size=1, max_size=1)
+    opening = asyncio.create_task(pool.open())
+    await settle()
+    waiter = asking(pool, timeout=5)
+    assert isinstance(await outcome(waiter), ConnectionError)
+    assert isinstance(await outcome(opening), ConnectionError)
+    backend_is_up = True
+    await asyncio.sleep(100)
+    await pool.open()
+    ends = []
+    async with pool.acquire():
+        await timed(pool, 7, ends)
+    assert ends == [(7, 7)]
+
+
+@virtual_time
 async def test_a_deadline_and_a_release_in_the_same_step(make_pool):
     pool, held = await full(make_pool)
     waiter = asking(pool, timeout=5)

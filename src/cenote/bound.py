@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
+from math import inf
 from typing import Any, Generic, TypeVar, cast
 
 from . import errors, fork, observe
@@ -245,27 +246,33 @@ class Bound(Front[T], Generic[T]):
         self._stop_alarm()
         assert self._loop is not None
         self._alarm = self._loop.call_at(when, ring, weakref.ref(self), context=Context())
+        self._alarm_at = when
 
     def _stop_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+        self._alarm_at = inf
 
     def _forget_alarm(self) -> None:
         """After a fork."""
         self._alarm = None
+        self._alarm_at = inf
         if kind == "native":
             cast(Any, self)._forget_deadlines()
 
     def _ring(self) -> None:
-        self._alarm = None
         front: Any = self
-        for claim in front._expired():
-            if claim.state is ClaimState.WAITING:
-                self._fail(claim, self._timed_out(claim))
-        when = front._next_alarm()
-        if when is not None and self._core.phase is not Phase.CLOSED:
-            self._set_alarm(when)
+        due = self._alarm_at  # not the time: a timer may come a clock tick early
+        self._alarm, self._alarm_at = None, inf
+        try:
+            while (claim := front._expired(due)) is not None:
+                if claim.state is ClaimState.WAITING:
+                    self._fail(claim, self._timed_out(claim))
+        finally:
+            when = front._next_deadline()
+            if when is not None and when < self._alarm_at:
+                self._set_alarm(when)
 
     # -- events ----------------------------------------------------------------------------------
 

@@ -644,6 +644,9 @@ acquire_step(Claim *claim, int by_interpreter)
         PyObject *step = wait_step(claim);
         result = claim->result;
         if (result == NULL) {
+            if (step == NULL && !PyErr_Occurred()) {
+                used_before(); /* a subscriber has driven it, and has what there was */
+            }
             return step;
         }
     }
@@ -1293,6 +1296,7 @@ static PyMemberDef front_members[] = {
     {"_direct_future", T_BOOL, offsetof(Front, direct_future), 0, NULL},
     {"_trust", T_DOUBLE, offsetof(Front, trust), 0, NULL},
     {"_doubted", T_DOUBLE, offsetof(Front, doubted), 0, NULL},
+    {"_alarm_at", T_DOUBLE, offsetof(Front, alarm), 0, NULL},
     {"_due_at", T_DOUBLE, offsetof(Front, due_at), 0, NULL},
     {"_max_waiting", T_LONGLONG, offsetof(Front, max_waiting), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -1311,8 +1315,8 @@ static PyMethodDef front_methods[] = {
      "Give a resource back. Under way when this returns; awaiting it tells the end."},
     {"_release_clean", (PyCFunction)Front_release_clean, METH_O, NULL},
     {"_give_back", (PyCFunction)Front_give_back, METH_O, NULL},
-    {"_expired", (PyCFunction)Front_expired, METH_NOARGS, NULL},
-    {"_next_alarm", (PyCFunction)Front_next_alarm, METH_NOARGS, NULL},
+    {"_expired", (PyCFunction)Front_expired, METH_O, NULL},
+    {"_next_deadline", (PyCFunction)Front_next_deadline, METH_NOARGS, NULL},
     {"_forget_deadlines", (PyCFunction)Front_forget_deadlines, METH_NOARGS, NULL},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},

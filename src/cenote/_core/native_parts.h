@@ -105,7 +105,7 @@ typedef struct {
     PyObject *hold_warning, *acquire_timeout;
     Claim **deadlines; /* a heap of those who wait in C; borrowed */
     Py_ssize_t timed, room;
-    double alarm;          /* loop time at which the first of them is due; inf: none */
+    double alarm;          /* loop time at which the timer for them comes; inf: none is set */
     double trust, doubted; /* see front.py */
     double due_at;         /* when maintenance looks again; inf: not at all */
     long long max_waiting; /* -1: no limit */

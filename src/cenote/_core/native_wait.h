@@ -99,33 +99,28 @@ deadline_remove(Claim *claim)
     }
 }
 
-/* The alarm has rung: those whose time is up, out of the heap; a list. */
+/* Out of the heap: one whose deadline has passed at that time, or None. */
 static PyObject *
-Front_expired(Front *front, PyObject *Py_UNUSED(ignored))
+Front_expired(Front *front, PyObject *time)
 {
-    PyObject *expired = PyList_New(0);
-    while (expired != NULL && front->timed > 0 && front->deadlines[0]->deadline <= front->alarm) {
-        Claim *claim = front->deadlines[0];
-        if (PyList_Append(expired, (PyObject *)claim) < 0) {
-            Py_CLEAR(expired);
-            break;
-        }
-        deadline_remove(claim);
+    double now = PyFloat_AsDouble(time);
+    if (now == -1.0 && PyErr_Occurred()) {
+        return NULL;
     }
-    front->alarm = Py_HUGE_VAL;
-    return expired;
-}
-
-/* The time for which the alarm is to be set, or None. */
-static PyObject *
-Front_next_alarm(Front *front, PyObject *Py_UNUSED(ignored))
-{
-    if (front->timed == 0) {
-        front->alarm = Py_HUGE_VAL;
+    if (front->timed == 0 || front->deadlines[0]->deadline > now) {
         Py_RETURN_NONE;
     }
-    front->alarm = front->deadlines[0]->deadline;
-    return PyFloat_FromDouble(front->alarm);
+    Claim *claim = (Claim *)Py_NewRef(front->deadlines[0]);
+    deadline_remove(claim);
+    return (PyObject *)claim;
+}
+
+/* The earliest deadline, or None. */
+static PyObject *
+Front_next_deadline(Front *front, PyObject *Py_UNUSED(ignored))
+{
+    return front->timed == 0 ? Py_NewRef(Py_None)
+                             : PyFloat_FromDouble(front->deadlines[0]->deadline);
 }
 
 /* After a fork: nobody of those who waited will come back. */
@@ -135,7 +130,6 @@ Front_forget_deadlines(Front *front, PyObject *Py_UNUSED(ignored))
     while (front->timed > 0) {
         front->deadlines[--front->timed]->place = 0;
     }
-    front->alarm = Py_HUGE_VAL;
     Py_RETURN_NONE;
 }
 
@@ -199,7 +193,6 @@ wait_begin(Claim *claim)
                 return -1;
             }
             Py_DECREF(result);
-            front->alarm = claim->deadline;
         }
     }
     PyObject *failures = PyObject_GetAttr((PyObject *)front, st->s_factory_failures);
@@ -278,7 +271,9 @@ wait_slowly(Claim *claim, Slot *slot, PyObject *verdict)
 static PyObject *
 wait_step(Claim *claim)
 {
-    PyObject *step = Py_TYPE(claim->pause)->tp_iternext(claim->pause);
+    PyObject *pause = Py_NewRef(claim->pause); /* a loop's own future may end the wait inside */
+    PyObject *step = Py_TYPE(pause)->tp_iternext(pause);
+    Py_DECREF(pause);
     if (step != NULL) {
         return step; /* the future, for the task */
     }
