@@ -1,1 +1,1 @@
-"""What the pool costs, beside what asyncio's own tools cost in the same run."""
+"""What the pool costs, beside what others cost in the same run."""

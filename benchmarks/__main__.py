@@ -1,129 +1,177 @@
-"""`python -m benchmarks [--quick] [--json FILE]`."""
+"""`python -m benchmarks`: everything in one run. See docs/benchmarks.md for the method."""
 
 import argparse
 import asyncio
-import json
-import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tests.servers import MariaDBServer, PostgresServer
 
-import cenote
+from . import (
+    alone,
+    databases,
+    drivers,
+    fairness,
+    handlers,
+    memory,
+    observed,
+    pools,
+    recovery,
+    report,
+    statements,
+    tail,
+    throughput,
+    uncontended,
+    waiters,
+)
+from .measure import FULL, QUICK, Goal, Part, Scale
+from .recovery import MARIADB, POSTGRESQL
 
-from . import databases, handlers, memory, observed, statements, throughput, uncontended, waiters
-from .measure import FULL, QUICK, Goal, Samples, Scale
+# With a server, its class and the drivers that are measured on it.
+SERVERS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    POSTGRESQL: (PostgresServer, ("asyncpg", "psycopg")),
+    MARIADB: (MariaDBServer, ("asyncmy",)),
+}
+# Of the pool alone, in the order in which they are measured.
+POOLS: dict[str, Any] = {
+    "uncontended": uncontended.run,
+    "alone": alone.run,
+    "waiters": waiters.run,
+    "contended": throughput.run,
+    "fairness": fairness.run,
+    "tail": tail.run,
+    "observed": observed.run,
+    "memory": memory.run,
+}
+HALVES = ("pools", "statements", "recovery")
+ROOT = Path(__file__).parent.parent
 
-Report = dict[str, Samples]
 
-# With a class, the drivers that are measured on it.
-SERVERS: list[tuple[Any, tuple[str, ...]]] = [
-    (PostgresServer, ("asyncpg", "psycopg")),
-    (MariaDBServer, ("asyncmy",)),
-]
+class Run:
+    """Collects the parts, and says what it does."""
 
+    def __init__(self, scale: Scale, servers: dict[str, Any]) -> None:
+        self.scale = scale
+        self.servers = servers  # that run
+        self.parts: dict[str, Part] = {}
+        self.skipped: list[str] = []
 
-async def run(scale: Scale, urls: dict[str, str], only: str | None) -> tuple[Report, list[Goal]]:
-    """`urls`: of the servers that there are, by the name of a driver."""
-    if only == "statements":
-        goals: list[Goal] = []
-        report = Report()
-    else:
-        report, goals = await run_pools(scale, urls.get("asyncpg"))
-    if only in (None, "statements"):
-        tables, more, report["statements"] = await statements.run(scale, urls)
-        goals += more
-        for table in tables:
+    def skip(self, what: str, reason: str) -> None:
+        line = f"Skipped: {what}, because {reason}."
+        self.skipped.append(line)
+        print(f"{line}\n", flush=True)
+
+    def add(self, name: str, part: Part) -> None:
+        self.parts[name] = part
+        for table in part.tables:
             print(f"{table}\n", flush=True)
-    print(f"{Goal.table(goals)}\n", flush=True)
-    return report, goals
 
+    async def measure(self, only: Sequence[str]) -> None:
+        names = [*POOLS, "databases", "handlers"] if "pools" in only else list(only)
+        for name, why in pools.absent().items():
+            self.skip(name, why)
+        for name, function in POOLS.items():
+            if name in names:
+                self.add(name, await function(self.scale))
+        if "databases" in names:
+            await self.measure_databases()
+        if "handlers" in names:
+            if (reason := handlers.missing()) is None:
+                self.add("handlers", await handlers.run(self.scale))
+            else:
+                self.skip("hooks in C", reason)
+        if "statements" in only:
+            self.add("statements", await statements.run(self.scale, self.urls()))
+        if "recovery" in only and self.servers:
+            self.add("recovery", await recovery.run(self.scale, self.servers))
 
-async def run_pools(scale: Scale, url: str | None) -> tuple[Report, list[Goal]]:
-    table, goals, alone = await uncontended.run(scale)
-    print(f"{table}\n", flush=True)
-    report = {"uncontended": alone}
-    if url is None:
-        goals += databases.goals(None)
-    else:
-        table, more, report["databases"] = await databases.run(scale, url)
-        goals += more
-        print(f"{table}\n", flush=True)
-    if (reason := handlers.missing()) is None:
-        table, report["handlers"] = await handlers.run(scale)
-        print(f"{table}\n", flush=True)
-    else:
-        print(f"Skipped: hooks in C, because {reason}.\n", flush=True)
-    hand_off, cancel, report["waiters"] = await waiters.run(scale)
-    print(f"{hand_off}\n\n{cancel}\n", flush=True)
-    table, report["contended"] = await throughput.run(scale)
-    print(f"{table}\n", flush=True)
-    table, more, report["observed"] = await observed.run(scale)
-    goals += more
-    print(f"{table}\n", flush=True)
-    resources, tasks, report["memory"] = await memory.run(scale)
-    print(f"{resources}\n\n{tasks}\n", flush=True)
-    return report, goals
+    async def measure_databases(self) -> None:
+        url = self.urls().get("asyncpg")
+        if url is None:
+            self.parts["databases"] = Part([], {}, databases.goals(None))
+        else:
+            self.add("databases", await databases.run(self.scale, url))
+
+    def urls(self) -> dict[str, str]:
+        """By the name of the driver."""
+        found: dict[str, str] = {}
+        for name, server in self.servers.items():
+            found |= dict.fromkeys(SERVERS[name][1], server.tcp_url())
+        if "psycopg" in found:
+            found["psycopg"] = found["psycopg"].replace("postgresql://", "postgresql+psycopg://")
+        return found
+
+    def goals(self) -> list[Goal]:
+        return [goal for part in self.parts.values() for goal in part.goals]
 
 
 @contextmanager
-def servers(scale: Scale) -> Iterator[dict[str, str]]:
-    """The addresses of servers of our own; if there can be none, says why."""
-    urls: dict[str, str] = {}
+def servers(run: Run, *, wanted: bool) -> Iterator[None]:
+    """Servers of our own; if there can be none, says why."""
     with ExitStack() as stack:
-        for server, drivers in SERVERS:
-            reason = "--quick starts no server" if scale is QUICK else server.missing()
-            for driver in drivers:
-                reason = reason or statements.missing(driver)
+        for name, (server, used) in SERVERS.items():
+            reason = server.missing() if wanted else "no servers were asked for"
+            for driver in used:
+                reason = reason or drivers.missing(driver)
             if reason is None:
                 try:
-                    address = stack.enter_context(server()).tcp_url()
-                    urls |= dict.fromkeys(drivers, address)
+                    run.servers[name] = stack.enter_context(server())
                 except (OSError, subprocess.SubprocessError) as error:
                     reason = str(error)
             if reason is not None:
-                print(f"Skipped: {' and '.join(drivers)}, because {reason}.\n", flush=True)
-        if "psycopg" in urls:
-            urls["psycopg"] = urls["psycopg"].replace("postgresql://", "postgresql+psycopg://")
-        yield urls
+                run.skip(f"{name} with {' and '.join(used)}", reason)
+        yield
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
-    parser.add_argument("--only", choices=["pools", "statements"], help="half of it")
-    options = parser.parse_args()
-    scale = QUICK if options.quick else FULL
-
-    machine = {
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cenote": cenote.__version__,
-        "core": cenote.core,
-    }
-    print(
-        f"# cenote {machine['cenote']} ({machine['core']} core), "
-        f"{machine['implementation']} {machine['python']}, {machine['system']}\n"
-    )
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    run = Run(QUICK if options.quick else FULL, {})
+    machine = report.machine()
+    print(f"# {machine['title']}\n")
     began = time.perf_counter()
-    with servers(scale) as urls:
-        samples, goals = asyncio.run(run(scale, urls, options.only))
+    with servers(run, wanted=not options.no_servers):
+        asyncio.run(run.measure([options.only] if options.only else HALVES))
     seconds = time.perf_counter() - began
-    print(f"Medians of {scale.rounds} or more interleaved rounds, in {seconds:.0f} s.")
+    if goals := run.goals():
+        print(f"{Goal.table(goals)}\n", flush=True)
+    print(f"Medians of {run.scale.rounds} or more interleaved rounds, in {seconds:.0f} s.")
     print("The garbage collector is off while something is measured.")
+    found = report.gather(machine, run.parts, run.skipped, seconds, quick=options.quick)
     if options.json is not None:
-        marks = [{**asdict(goal), "mark": goal.mark} for goal in goals]
-        report = {**machine, "goals": marks, "samples": samples}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        report.write_json(options.json, found)
+    folder = options.output or default_folder(complete=not (options.quick or options.only))
+    print(f"Written: {', '.join(report.write(folder, found, run.parts))}, in {folder}.")
     return 0
+
+
+def default_folder(*, complete: bool) -> Path:
+    """What is not the whole does not replace the figures of the documentation."""
+    return ROOT / ("docs/benchmarks" if complete else "build/benchmarks")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two minutes, to see that it runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there, too")
+    parser.add_argument(
+        "--only",
+        choices=[*HALVES, *POOLS, "databases", "handlers"],
+        help="a third of it, or a single part of the pools",
+    )
+    parser.add_argument("--no-servers", action="store_true", help="skip what needs a server")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where tables, samples and plots go; by default docs/benchmarks, and build/benchmarks "
+        "for what is not the whole",
+    )
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import cenote
 
 from . import uncontended
-from .measure import Case, Samples, Scale, Table, interleave, median, ratios, spread, times
+from .measure import Case, Part, Scale, Table, interleave, median, ratios, spread, times
 
 SOURCE = Path(__file__).with_suffix(".c")
 BLOCK = "cenote.Pool: async with acquire()"
@@ -64,7 +64,7 @@ def build() -> Any:
     return module
 
 
-async def run(scale: Scale) -> tuple[Table, Samples]:
+async def run(scale: Scale) -> Part:
     extension = build()
     pools = {NONE: without_hooks(), C: extension.pool({"max_size": 1}), PYTHON: with_callables()}
     cases: dict[str, Case] = {}
@@ -87,7 +87,7 @@ async def run(scale: Scale) -> tuple[Table, Samples]:
         "A cycle calls before_acquire and before_release, the last row factory and destructor "
         "instead; no hook does\nanything. A C function is called through its pointer."
     )
-    return table, samples
+    return Part([table], samples)
 
 
 def without_hooks() -> cenote.Pool[object]:

@@ -1,11 +1,14 @@
 """Rounds, medians and tables: what all benchmarks share."""
 
 import gc
+import math
 import statistics
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+T = TypeVar("T")
 Samples = dict[str, list[float]]  # case -> one number for each round
 Case = Callable[[int], Awaitable[float]]  # number of operations -> seconds for all of them
 
@@ -22,10 +25,13 @@ class Scale:
     objects: int  # in the memory benchmark
     tasks: int  # in the contended benchmark
     turns: int  # of each of those tasks
+    seconds: float  # of arrivals in one round of the tail latency
+    rows: int  # of a stream
+    restarts: int  # of each server
 
 
-FULL = Scale(7, 35, 4_000, (10, 1_000, 100_000), 20, 10_000, 1_000, 20)
-QUICK = Scale(2, 2, 500, (10, 100, 1_000), 5, 500, 100, 5)
+FULL = Scale(7, 35, 4_000, (10, 100, 1_000, 10_000, 100_000), 20, 2_000, 1_000, 10, 1.5, 2_000, 3)
+QUICK = Scale(2, 3, 500, (10, 100, 1_000), 5, 200, 100, 5, 0.1, 200, 1)
 
 
 @dataclass(slots=True)
@@ -50,6 +56,35 @@ class Table:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         return "| " + " | ".join([first, *rest]) + " |"
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """How many times as much a rival costs as cenote; below 1 cenote loses."""
+
+    what: str
+    rival: str
+    ratio: float  # the median of the rounds
+    low: float  # the quartiles around it
+    high: float
+
+    def __str__(self) -> str:
+        return f"{times(self.ratio)} ({short(self.low)} to {short(self.high)})"
+
+    @property
+    def lost(self) -> bool:
+        """Beyond the spread: three rounds of four."""
+        return round(self.high, 2) < 1
+
+
+@dataclass(slots=True)
+class Part:
+    """What one benchmark found."""
+
+    tables: list[Table]
+    samples: Samples
+    goals: "list[Goal]" = field(default_factory=list)
+    versus: list[Versus] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +118,25 @@ class Goal:
 
 
 async def interleave(cases: Mapping[str, Case], *, rounds: int, operations: int) -> Samples:
-    """Seconds for one operation. Every round runs every case, so that a slow moment hits all."""
+    """Seconds for one operation. Every round runs every case, so that a slow moment hits all.
+
+    Each round begins with another case: to be the first, or behind a certain one, is nobody's lot.
+    """
     samples: Samples = {name: [] for name in cases}
     for case in cases.values():
         await case(max(1, operations // 10))  # warm up
-    for _ in range(rounds):
+    for number in range(rounds):
         with quiet():
-            for name, case in cases.items():
+            for name, case in rotated(cases, number):
                 samples[name].append(await case(operations) / operations)
     return samples
+
+
+def rotated(cases: Mapping[str, T], number: int) -> list[tuple[str, T]]:
+    """All of them, beginning with the one of that number."""
+    items = list(cases.items())
+    start = number % len(items)
+    return items[start:] + items[:start]
 
 
 @contextmanager
@@ -126,5 +171,33 @@ def ratio(values: Sequence[float], base: Sequence[float]) -> str:
     return times(median(ratios(values, base)))
 
 
+def compare(
+    what: str, samples: Samples, base: str, *, more_is_better: bool = False
+) -> dict[str, Versus]:
+    """Every other case beside the base, round by round."""
+    found = {}
+    for name, values in samples.items():
+        if name != base:
+            pair = (samples[base], values) if more_is_better else (values, samples[base])
+            each = ratios(*pair)
+            found[name] = Versus(
+                what, name, median(each), percentile(each, 25), percentile(each, 75)
+            )
+    return found
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Between two values it lies on the line that joins them."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
 def times(value: float) -> str:
-    return f"{value:.2f}x" if value < 9.95 else f"{value:,.0f}x"
+    return f"{short(value)}x"
+
+
+def short(value: float) -> str:
+    return f"{value:.2f}" if value < 9.95 else f"{value:,.0f}"

@@ -6,48 +6,65 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import cenote
-
-from .measure import Samples, Scale, Table
-from .rivals import RIVALS
+from .measure import Part, Samples, Scale, Table, Versus, times
+from .pools import CENOTE, present
+from .rivals import Rival, settle
 
 BARE = "a task on a bare future"
+NEEDLESS = ("asyncio.Semaphore",)  # it has no resources
 
 
-async def run(scale: Scale) -> tuple[Table, Table, Samples]:
+async def run(scale: Scale) -> Part:
     number = scale.objects
-    idle = {
-        "cenote.Pool": [await traced(number, idle_in_pool)],
-        "asyncio.Queue": [await traced(number, idle_in_queue)],
-    }
-    waiting = {BARE: [await traced(number, waiting_for(Bare()))]}
-    for name, make in RIVALS.items():
-        rival = make(1)
-        taken = await rival.take()
-        waiting[name] = [await traced(number, waiting_for(rival))]
-        rival.give(taken)
-        await rival.close()
+    idle: Samples = {}
+    waiting: Samples = {BARE: [await traced(number, waiting_for(bare))]}
+    for name, make in present().items():
+        if name not in NEEDLESS:
+            idle[name] = [await idle_in(make, number)]
+        async with make(1) as rival:
+            taken = await rival.take()
+            waiting[name] = [await traced(number, waiting_for(rival.take))]
+            await settle(rival.give(taken))
 
-    resources = Table("Memory of an idle resource, without the resource itself", ["", "bytes each"])
-    resources.rows += [[name, f"{value:,.0f}"] for name, [value] in idle.items()]
-    waiters = Table("Memory of a waiting task", ["", "bytes each", "beyond a bare future"])
-    waiters.rows += [
-        [name, f"{value:,.0f}", f"{value - waiting[BARE][0]:+,.0f}"]
-        for name, [value] in waiting.items()
-    ]
+    resources = Table(
+        "Memory of an idle resource, without the resource itself", ["", "bytes each", "to cenote"]
+    )
+    waiters = Table(
+        "Memory of a waiting task", ["", "bytes each", "beyond a bare future", "to cenote"]
+    )
+    versus = []
+    for name, [value] in idle.items():
+        ratio = value / idle[CENOTE][0]
+        resources.rows.append([name, f"{value:,.0f}", times(ratio)])
+        if name != CENOTE:
+            versus.append(Versus("memory of an idle resource", name, ratio, ratio, ratio))
+    for name, [value] in waiting.items():
+        ratio = value / waiting[CENOTE][0]
+        more = f"{value - waiting[BARE][0]:+,.0f}"
+        waiters.rows.append([name, f"{value:,.0f}", more, times(ratio)])
+        if name not in (CENOTE, BARE):
+            versus.append(Versus("memory of a waiter", name, ratio, ratio, ratio))
+    resources.notes.append(
+        "After all of them have been taken at once and given back: what a pool keeps for those "
+        "that are out is included."
+    )
     samples = {f"idle: {name}": values for name, values in idle.items()}
     samples |= {f"waiting: {name}": values for name, values in waiting.items()}
-    return resources, waiters, samples
+    return Part([resources, waiters], samples, versus=versus)
 
 
 # Makes so many of something, and gives back the function that ends them.
 Build = Callable[[int], Awaitable[Callable[[], Awaitable[object]]]]
 
 
-async def traced(number: int, build: Build) -> float:
-    """Bytes for each."""
+async def traced(
+    number: int, build: Build, prepare: Callable[[int], object] = lambda number: None
+) -> float:
+    """Bytes for each. What `prepare` makes is not counted."""
+    prepare(10)
     end = await build(10)  # what is allocated once is not counted
     await end()
+    prepare(number)
     gc.collect()
     tracemalloc.start()
     try:
@@ -61,39 +78,38 @@ async def traced(number: int, build: Build) -> float:
     return (after - before) / number
 
 
-async def idle_in_pool(number: int) -> Callable[[], Awaitable[object]]:
-    resource = object()  # always the same: its own size is not counted
-    pool = cenote.Pool(lambda: resource, max_size=number)
-    for _ in range(number):
-        pool.try_acquire()
-    for _ in range(number):
-        pool.release(resource)
-    assert pool.idle_count == number
-    return pool.close
+async def idle_in(make: type[Rival], number: int) -> float:
+    """The size of a resource itself is not counted."""
+    stock: list[Any] = []
 
+    def prepare(number: int) -> None:
+        stock[:] = [make.resource() for _ in range(number)]
 
-async def idle_in_queue(number: int) -> Callable[[], Awaitable[object]]:
-    resource = object()
-    queue: asyncio.Queue[object] = asyncio.Queue()
-    for _ in range(number):
-        queue.put_nowait(resource)
-
-    async def end() -> None:
-        while not queue.empty():
-            queue.get_nowait()
-
-    return end
-
-
-class Bare:
-    async def take(self) -> Any:
-        return await asyncio.get_running_loop().create_future()
-
-
-def waiting_for(source: Any) -> Build:
     async def build(number: int) -> Callable[[], Awaitable[object]]:
-        tasks = [asyncio.create_task(source.take()) for _ in range(number)]
-        await asyncio.sleep(0)
+        rival = make(number, stock.pop)
+        await rival.open()
+        taken = [await rival.take() for _ in range(number)]
+        while taken:
+            await settle(rival.give(taken.pop()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return rival.close
+
+    return await traced(number, build, prepare)
+
+
+async def bare() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def waiting_for(take: Callable[[], Awaitable[Any]]) -> Build:
+    async def wait() -> None:
+        await take()
+
+    async def build(number: int) -> Callable[[], Awaitable[object]]:
+        tasks = [asyncio.create_task(wait()) for _ in range(number)]
+        for _ in range(3):
+            await asyncio.sleep(0)
 
         async def end() -> None:
             for task in tasks:

@@ -6,7 +6,19 @@ from importlib.util import find_spec
 
 import cenote
 
-from .measure import Case, Goal, Samples, Scale, Table, interleave, median, ratio, ratios, spread
+from .measure import (
+    Case,
+    Goal,
+    Part,
+    Samples,
+    Scale,
+    Table,
+    interleave,
+    median,
+    ratio,
+    ratios,
+    spread,
+)
 from .uncontended import block
 
 BARE = "cenote.Pool: async with acquire(), nobody watches"
@@ -20,7 +32,7 @@ Pool = cenote.Pool[object]
 Watcher = Callable[[Pool], Callable[[], None]]  # begins, and returns the function that ends it
 
 
-async def run(scale: Scale) -> tuple[Table, list[Goal], Samples]:
+async def run(scale: Scale) -> Part:
     samples = await measure(scale)
     table = Table("Watched: take and give back", ["", "ns", "spread", "to bare"])
     for name, values in samples.items():
@@ -37,7 +49,7 @@ async def run(scale: Scale) -> tuple[Table, list[Goal], Samples]:
     for name in (PROMETHEUS, OTEL):
         measured = median(ratios(samples[name], samples[BARE])) if name in samples else None
         goals.append(Goal(f"async with acquire() with {name}, to bare", LIMIT, measured))
-    return table, goals, samples
+    return Part([table], samples, goals)
 
 
 async def measure(scale: Scale) -> Samples:

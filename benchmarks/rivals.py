@@ -1,64 +1,105 @@
-"""The same verbs for the pool, a semaphore and a queue, so that one loop measures them all."""
+"""One interface for every pool, over resources that do nothing, so that one loop measures them all.
+
+The pools of the drivers are in `pools.py`; here are ours and what one writes by hand.
+"""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol
+import importlib.util
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, Self
 
 import cenote
 
+LONG = 3600.0  # seconds: where a pool has a timeout by default, it has this one, which never passes
 
-class Rival(Protocol):
-    """Something of which a limited number can be out."""
-
-    async def take(self) -> Any: ...
-
-    def give(self, taken: Any, /) -> object: ...
-
-    async def close(self) -> None: ...
+Make = Callable[[], Any]  # a resource
 
 
-class PoolRival:
-    def __init__(self, size: int) -> None:
-        self._pool = cenote.Pool(object, max_size=size)
-        self.give = self._pool.release
+class Rival:
+    """Something of which `size` can be out; after open() all of them exist."""
 
-    async def take(self) -> object:
-        return await self._pool.acquire()
+    package: ClassVar[str | None] = None  # what has to be installed
+    module: ClassVar[str] = ""  # its name when it is imported
 
-    async def close(self) -> None:
-        await self._pool.close()
+    take: Callable[[], Awaitable[Any]]
+    give: Callable[[Any], Awaitable[object] | None]  # what it returns has to be awaited
+    try_take: Callable[[], Any] | None = None  # without waiting, where there is such a thing
 
+    def __init__(self, size: int, make: Make | None = None) -> None:
+        self.size = size
+        self.make = make or self.resource
 
-class SemaphoreRival:
-    def __init__(self, size: int) -> None:
-        self._semaphore = asyncio.Semaphore(size)
+    @staticmethod
+    def resource() -> Any:
+        """What this pool accepts as a resource."""
+        return object()
 
-    async def take(self) -> bool:
-        return await self._semaphore.acquire()
-
-    def give(self, taken: object, /) -> None:
-        self._semaphore.release()
+    async def open(self) -> None:
+        pass
 
     async def close(self) -> None:
         pass
 
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
 
-class QueueRival:
-    def __init__(self, size: int) -> None:
-        self._queue: asyncio.Queue[object] = asyncio.Queue()
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Why it cannot be measured."""
+        if cls.package is None or importlib.util.find_spec(cls.module) is not None:
+            return None
+        return f"{cls.package} is not installed: pip install 'cenote[bench]'"
+
+
+class PoolRival(Rival):
+    timeout: ClassVar[float | None] = None
+
+    def __init__(self, size: int, make: Make | None = None) -> None:
+        super().__init__(size, make)
+        self.pool = cenote.Pool(
+            self.make, min_size=size, max_size=size, acquire_timeout=self.timeout
+        )
+        self.take = self.pool.acquire
+        self.give = self.pool.release
+        self.try_take = self.pool.try_acquire
+
+    async def open(self) -> None:
+        await self.pool.open()
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+
+class TimedPoolRival(PoolRival):
+    """As most of the others are by default: a wait has a deadline."""
+
+    timeout = LONG
+
+
+class SemaphoreRival(Rival):
+    def __init__(self, size: int, make: Make | None = None) -> None:
+        super().__init__(size, make)
+        semaphore = asyncio.Semaphore(size)
+        self.take = semaphore.acquire
+        self.give = lambda taken: semaphore.release()
+
+
+class QueueRival(Rival):
+    def __init__(self, size: int, make: Make | None = None) -> None:
+        super().__init__(size, make)
+        queue: asyncio.Queue[object] = asyncio.Queue()
         for _ in range(size):
-            self._queue.put_nowait(object())
-        self.give = self._queue.put_nowait
-
-    async def take(self) -> object:
-        return await self._queue.get()
-
-    async def close(self) -> None:
-        pass
+            queue.put_nowait(self.make())
+        self.take = queue.get
+        self.give = queue.put_nowait
+        self.try_take = queue.get_nowait
 
 
-RIVALS: dict[str, Callable[[int], Rival]] = {
-    "cenote.Pool": PoolRival,
-    "asyncio.Semaphore": SemaphoreRival,
-    "asyncio.Queue": QueueRival,
-}
+async def settle(waiting: Awaitable[object] | None) -> None:
+    """What give() returned, to its end."""
+    if waiting is not None:
+        await waiting

@@ -10,10 +10,9 @@ from time import perf_counter
 import cenote
 
 from .measure import (
-    FULL,
-    QUICK,
     Case,
     Goal,
+    Part,
     Samples,
     Scale,
     Table,
@@ -41,8 +40,8 @@ class Empty:
         return None
 
 
-async def run(scale: Scale) -> tuple[Table, list[Goal], Samples]:
-    samples = await measure(scale)
+async def run(scale: Scale) -> Part:
+    samples = await measure(scale.short_rounds, scale.operations)
     table = Table(
         "Uncontended: take and give back",
         ["operation", "ns", "spread", "to empty", "to Semaphore", "to Queue, no wait"],
@@ -59,17 +58,20 @@ async def run(scale: Scale) -> tuple[Table, list[Goal], Samples]:
         Goal("async with acquire(), to an empty async context manager", 1.5, block_ratio),
         Goal("try_acquire(), release(), to asyncio.Queue without waiting", 0.5, try_ratio),
     ]
-    return table, goals, samples
+    return Part([table], samples, goals)
 
 
-async def measure(scale: Scale) -> Samples:
+async def measure(rounds: int, operations: int) -> Samples:
     async with cenote.Pool(object, min_size=1, max_size=1) as pool:
-        return await interleave(cases(pool), rounds=scale.short_rounds, operations=scale.operations)
+        return await interleave(cases(pool), rounds=rounds, operations=operations)
 
 
 def pure(scale: Scale) -> Samples:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.uncontended", *(["--quick"] if scale is QUICK else [])],
+        [
+            *(sys.executable, "-m", "benchmarks.uncontended"),
+            *(str(scale.short_rounds), str(scale.operations)),
+        ],
         env={**os.environ, "CENOTE_PURE": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -163,4 +165,4 @@ def try_and_release(pool: cenote.Pool[object]) -> Case:
 
 
 if __name__ == "__main__":  # the other core, in its own process
-    print(json.dumps(asyncio.run(measure(QUICK if "--quick" in sys.argv else FULL))))
+    print(json.dumps(asyncio.run(measure(*map(int, sys.argv[1:])))))
