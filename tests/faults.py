@@ -10,6 +10,7 @@ import pytest
 
 import cenote
 from backends import WAIT, Backend
+from cenote.sql.branch import JUST_NOW
 
 # SQLite has no server: nothing there can be killed, reset or demoted.
 with_server = pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "mysql"], indirect=True)
@@ -108,6 +109,7 @@ class Watcher:
             return bool(await self.db.fetch_val(count) == 0)
 
         await until(look)
+        await asyncio.sleep(2 * JUST_NOW)  # until then it is taken for alive without a look
 
     async def rows(self, table: str) -> list[int]:
         """What everybody can see."""

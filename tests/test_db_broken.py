@@ -13,6 +13,7 @@ import pytest
 import backends
 import cenote
 from backends import Backend, eventually
+from cenote.sql import branch
 from faults import (
     MANY_ROWS,
     RAW,
@@ -445,6 +446,38 @@ async def test_last_words_without_an_end(
                 assert await statement.fetch_val() == 1
         else:
             assert [row[0] async for row in db.iterate("select 1")] == [1]
+        await no_slot_is_lost(db)
+
+
+@pytest.mark.parametrize("backend", ["asyncpg", "mysql"], indirect=True)
+@pytest.mark.parametrize("use", ["fetch_val", "transaction", "prepare", "iterate", "execute_many"])
+async def test_an_end_within_the_moment_of_trust(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """What came back just now is not looked at, even if its driver has heard of its end since:
+    then nothing is sent on it."""
+    monkeypatch.setattr(branch, "JUST_NOW", 1000.0)
+    async with backend.database(max_size=1, ping_after_idle=1000.0) as db, backend.table(db) as t:
+        assert await db.fetch_val("select 1") == 1
+        (link,) = links(db)
+        transport = link.raw._transport
+        transport.abort()
+        await eventually(lambda: link.looks_dead() or transport.is_closing())
+        await asyncio.sleep(0)
+        assert db.pool.idle_count == 1
+        if use == "fetch_val":
+            assert await db.fetch_val("select 1") == 1
+        elif use == "transaction":
+            async with db.transaction():
+                assert await db.fetch_val("select 1") == 1
+        elif use == "prepare":
+            async with await db.prepare("select 1") as statement:
+                assert await statement.fetch_val() == 1
+        elif use == "iterate":
+            assert [row[0] async for row in db.iterate("select 1")] == [1]
+        else:
+            await db.execute_many(f"insert into {t} values (?, ?)", [(1, "a"), (2, "b")])
+            assert await db.fetch_val(f"select count(*) from {t}") == 2
         await no_slot_is_lost(db)
 
 

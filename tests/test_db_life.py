@@ -517,7 +517,7 @@ async def test_closing_while_a_shared_transaction_is_in_mid_statement(backend: B
             async with db.transaction() as tx:
                 await db.execute(f"insert into {table} values (2, 'b')")
                 running = asyncio.create_task(tx.execute(gate.sql))
-                await eventually(lambda: tx._lease.lock.locked())
+                await eventually(lambda: tx._lease.turn.taken)
                 waiting = asyncio.create_task(tx.execute(gate.sql))
                 await asyncio.sleep(0)
                 pool = db.pool

@@ -391,7 +391,7 @@ async def test_a_handle_after_the_end(backend: Backend) -> None:
 
 
 async def under_way(tx: Any) -> None:
-    await eventually(lambda: tx._lease.lock.locked())
+    await eventually(lambda: tx._lease.turn.taken)
 
 
 async def test_those_that_wait_for_their_turn_learn_of_the_end(backend: Backend) -> None:

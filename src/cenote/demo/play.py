@@ -113,6 +113,7 @@ class Play:
             asyncio.create_task(self._report(), name="nightly-report"),
             asyncio.create_task(self._checkout(), name="checkout"),
             asyncio.create_task(self._trouble(), name="trouble"),
+            asyncio.create_task(self._accidents(), name="accidents"),
         ]
         for number in range(1, TASKS - len(tasks) + 1):
             tasks.append(asyncio.create_task(self._worker(), name=f"worker-{number:02}"))
@@ -192,7 +193,11 @@ class Play:
             await self._think(1.0)
             if self.act.forgetful:
                 await asyncio.create_task(self._forget(), name="forgetful")
-            elif self.act.breaking:
+
+    async def _accidents(self) -> None:
+        while True:
+            await self._think(1.0)
+            if self.act.breaking:
                 self._break_one()
 
     async def _forget(self) -> None:

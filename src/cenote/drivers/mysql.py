@@ -36,6 +36,7 @@ COM_RESET_CONNECTION = 0x1F
 PORT = 3306
 
 # Server shut down, connection killed, gone away, lost during query, protocol out of step, ...
+GONE_AWAY = 2006  # of asyncmy: closed before the statement was sent
 GONE = frozenset({1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2000,
                   2002, 2003, 2006, 2012, 2013, 2014, 2027, 2055, 4031})  # fmt: skip
 # Deadlock, no memory for locks, lock timeout (if so configured), record changed: then the whole
@@ -363,6 +364,9 @@ class MysqlDriver(Driver):
             pass  # it is over already
         finally:
             await connection.ensure_closed()
+
+    def is_unsent(self, error: BaseException) -> bool:
+        return isinstance(error, errors.OperationalError) and error.args[:1] == (GONE_AWAY,)
 
     def is_disconnect(self, error: BaseException) -> bool:
         if isinstance(error, errors.InterfaceError):

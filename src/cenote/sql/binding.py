@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Container, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Outcome = Literal["rolled_back", "committed", "unknown"]
 
+IN_TRANSACTION = "in a transaction"
 ENDED_BY: dict[str | None, Outcome] = {"commit": "committed", "rollback": "rolled_back"}
 
 
@@ -51,6 +53,38 @@ class Pin:
         self.exclusive = exclusive  # a stream beside which nothing else can run
 
 
+class Turn:
+    """Whose statement it is: one at a time, in the order in which they came."""
+
+    __slots__ = ("_waiters", "taken")
+
+    def __init__(self) -> None:
+        self.taken = False
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """For one that is taken."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append(future)
+        try:
+            await future
+        except BaseException:
+            if future.done() and not future.cancelled():
+                self.give()  # it had come
+            else:
+                self._waiters.remove(future)
+            raise
+
+    def give(self) -> None:
+        """To the next in line, whose it is from now on."""
+        while self._waiters:
+            future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self.taken = False
+
+
 class Lease:
     """A link that a task holds until nothing pins it any more, or until the task ends."""
 
@@ -62,7 +96,6 @@ class Lease:
         "ended",
         "inside",
         "link",
-        "lock",
         "lost",
         "pins",
         "private",
@@ -70,6 +103,7 @@ class Lease:
         "task",
         "touched",
         "transactions",
+        "turn",
     )
 
     def __init__(self, branch: Branch, link: Link, claim: Any, task: Any, *, private: bool) -> None:
@@ -78,7 +112,7 @@ class Lease:
         self.claim = claim
         self.task = task
         self.private = private  # of a stream; the task's statements do not use it
-        self.lock = asyncio.Lock()  # a transaction may be shared by several tasks
+        self.turn = Turn()  # a transaction may be shared by several tasks
         self.transactions: list[Transaction] = []  # the outermost first
         self.pins: dict[Pin, None] = {}
         self.blocks = 0  # of connection(), nested
@@ -98,7 +132,7 @@ class Lease:
         if not self.private and (
             self.transactions or link.in_transaction or (self.inside and link.is_dead)
         ):
-            return "in a transaction"
+            return IN_TRANSACTION
         for pin in self.pins:
             return pin.reason
         if self.blocks:
@@ -112,14 +146,21 @@ class Lease:
         link = self.link
         if link is None:
             return False
-        if self.transactions and self.lock.locked():
+        if self.transactions and self.turn.taken:
             return self.lost is None  # psycopg does not know in mid-statement
         return link.in_transaction
 
     def settle(self) -> None:
         """Look again at what pins it; nothing: it goes back."""
-        if self.lock.locked():
+        if self.turn.taken:
             return  # at the end of the statement that is under way
+        if (
+            self.transactions and self.link is not None
+            and not (self.link.broken or self.ended or self.private)
+        ):  # fmt: skip
+            self.inside = True
+            self.claim.reason = IN_TRANSACTION
+            return
         if self.ended:
             self.lost = None
         if self.link is not None and self.link.broken:
@@ -213,11 +254,15 @@ class Lease:
     ) -> R:
         """The same, without telling the observers."""
         try:
-            async with self.lock:
+            if self.turn.taken:
+                await self.turn.wait()
+            else:
+                self.turn.taken = True
+            try:
                 link = self.check(pin, turn=True)
                 if transaction is not None and not transaction.is_open:
                     raise errors.transaction_over()
-                replaceable = self.pin_reason() is None
+                replaceable = not self.transactions and self.pin_reason() is None
                 if query is not None:
                     self.note(link, query)
                 inside = self.look(link)
@@ -225,7 +270,10 @@ class Lease:
                     try:
                         if link.leftovers:
                             await self.branch.close_leftovers(link)
-                        result = await self.branch.attempt(link, call)
+                        try:
+                            result = await call(link)
+                        except Exception as error:
+                            result = await self.branch.try_again(link, call, error)
                         break
                     except BaseException as error:
                         self.failed(link, query, error, inside)
@@ -234,6 +282,8 @@ class Lease:
                     link = await self.renew()
                     replaceable = False
                 self.succeeded(link, query)
+            finally:
+                self.turn.give()
         finally:
             self.settle()
         return result
@@ -257,11 +307,11 @@ class Lease:
             self.read_only = " READ ONLY" in " ".join(query.text.upper().split())
 
     def check(self, pin: Pin | None = None, *, turn: bool = False) -> Link:
-        """The link, if a statement may run on it now; `turn`: the caller has the lock."""
+        """The link, if a statement may run on it now; `turn`: it is the caller's."""
         link = self.link
         if (
             link is not None and self.transactions and not link.in_transaction
-            and not link.is_dead and (turn or not self.lock.locked())
+            and not link.is_dead and (turn or not self.turn.taken)
         ):  # fmt: skip
             self.lose("unknown", "something by the driver's own means ended it", None)
         if self.lost is not None:
@@ -277,7 +327,8 @@ class Lease:
         return link
 
     def succeeded(self, link: Link, query: Query | None) -> None:
-        if self.transactions and not link.in_transaction:
+        self.inside = link.in_transaction  # it has just answered, so the driver knows
+        if self.transactions and not self.inside:
             control = None if query is None else query.control
             what = "this statement" if query is None else f"{query!r}"
             # COMMIT of an aborted transaction is answered with ROLLBACK.

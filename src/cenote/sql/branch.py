@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import wraps
+from operator import methodcaller
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ from ..observe import logger, task_name
 from ..pool import Pool
 from ..work import was_cut
 from .binding import Lease
-from .driver import Arguments, Driver, Link
+from .driver import Driver, Link
 from .query import Query
 from .scope import acting_task, forget_scope, open_transactions, scope
 from .url import without_frames
@@ -273,14 +274,6 @@ class Branch:
         except Exception:
             logger.exception("%s: an observer of statements failed", self.label)
 
-    async def run_on(
-        self, lease: Lease, name: str, query: Query, text: str, arguments: Arguments
-    ) -> Any:
-        if lease.lost is not None and query.control == "rollback":
-            await self.database.rollback()
-            return 0
-        return await lease.run_alone(lambda link: getattr(link, name)(text, arguments), query)
-
     async def run_again(
         self, link: Link, claim: Any, name: str, query: Query, parameters: Any
     ) -> Any:
@@ -306,17 +299,16 @@ class Branch:
         lease.note(link, query)
         lease.settle()
 
-    async def attempt(self, link: Link, call: Callable[[Link], Awaitable[R]]) -> R:
-        """A stale plan is prepared again, once, outside of transactions."""
-        try:
-            return await call(link)
-        except Exception as error:
-            if link.in_transaction:
-                if not self.driver.is_disconnect(error):
-                    await link.look_again()
-                raise
-            if not self.driver.is_stale_plan(error):
-                raise
+    async def try_again(
+        self, link: Link, call: Callable[[Link], Awaitable[R]], error: Exception
+    ) -> R:
+        """After this error: a stale plan is prepared again, once, outside of transactions."""
+        if link.in_transaction:
+            if not self.driver.is_disconnect(error):
+                await link.look_again()
+            raise error
+        if not self.driver.is_stale_plan(error):
+            raise error
         link.forget_plans()
         return await call(link)
 
@@ -438,7 +430,11 @@ def statement(method: F) -> F:
         if branch.leases or branch.joined or scope.get() is not None:
             lease = branch.lease()
             if lease is not None:
-                return await branch.run_on(lease, name, query, text, arguments)
+                if lease.lost is not None and query.control == "rollback":
+                    await database.rollback()
+                    return 0
+                call = methodcaller(name, text, arguments)
+                return await lease.run_alone(call, query)
         claim = branch.pool.acquire()
         link: Link = await claim
         try:

@@ -219,10 +219,12 @@ class Database:
             raise PoolError("release() inside a transaction: commit or roll back first")
         if lease.blocks:
             raise PoolError("release() inside a connection() block: leave the block first")
-        async with lease.lock:
-            if lease.link is not None:
-                lease.cut_pins(lease.link)
-            operation = lease.give_back()
+        if lease.turn.taken:
+            await lease.turn.wait()
+            lease.turn.give()
+        if lease.link is not None:
+            lease.cut_pins(lease.link)
+        operation = lease.give_back()
         if operation is not None:
             await operation.wait()
 

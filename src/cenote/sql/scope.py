@@ -114,7 +114,7 @@ if WAIT_FOR_STARTS_A_TASK:
 
     def _waiting_contexts() -> Iterator[Context]:
         """Of the tasks for which the running one acts."""
-        task = asyncio.current_task()
+        task = _current_tasks.get(asyncio._get_running_loop())
         while task is not None and (parent := _waiting_parent(task)) is not None:
             task, context = parent
             yield context
