@@ -9,11 +9,14 @@ shift
 core=$("$python" -c 'import cenote; print(cenote.core)')
 
 # Programs in processes of their own, and what no loop and no core has a part in: once is enough.
-once=(docs pictures observability examples demo benchmarks placeholders analysis url imports proxy servers dashboard_browser)
+once=(docs pictures observability examples demo benchmarks placeholders analysis url imports proxy servers dashboard_browser
+    c_api_fuzz)
 # On the pure core: the pool, what watches it, and the conformance suite of the databases.
 pools_only=(db_broken db_cancel db_isolation db_life db_sharing db_tasks)
 # Long, and the loop has little part in them.
 long=(chaos security db_cache db_template)
+# On loops of their own, or on none.
+own_loops=(model soak schedules)
 
 without() {
     for name in "$@"; do
@@ -37,7 +40,7 @@ if [[ $core == native ]]; then
     status=0
     if "$python" -c 'import uvloop' 2>/dev/null; then
         say "native core on uvloop, and beside it the pure core"
-        mapfile -t skipped < <(without "${once[@]}" "${long[@]}")
+        mapfile -t skipped < <(without "${once[@]}" "${long[@]}" "${own_loops[@]}")
         "$python" -m pytest -q --loop=uvloop "${skipped[@]}" "$@" || note $?
     fi
     wait "$pure" || note $?
@@ -46,4 +49,8 @@ if [[ $core == native ]]; then
     [[ $status == 0 ]] || exit "$status"
 fi
 say "$core core"
-"$python" -m pytest "$@"
+workers=()
+if [[ $(nproc 2>/dev/null || echo 1) -gt 1 ]] && "$python" -c 'import xdist' 2>/dev/null; then
+    workers=(-n 2 --dist loadfile)
+fi
+"$python" -m pytest "${workers[@]}" "$@"
