@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 import cenote
-from cenote import AcquireTimeoutError, PoolClosedError, PoolError
+from cenote import AcquireTimeoutError, PoolClosedError, PoolError, ServiceUnavailableError
 from clock import advance, settle
 from support import STYLES, Gate, Holding, Thing, acquiring, cancel, line, outcome, recorded, styled
 
@@ -180,6 +180,34 @@ async def test_timeout(make_pool):
     error = await outcome(acquiring(pool, name="waiter", timeout=2))
     assert kinds(events) == ["waiting", "timeout"]
     assert fields(events[1]) == {**NOTHING, "task": "waiter", "duration": 2.0, "error": error}
+    pool.release(thing)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("subscribed", ["before", "while it waits"])
+@pytest.mark.parametrize("what", ["deactivate", "close"])
+async def test_a_subscriber_may_end_the_wait_that_has_timed_out(make_pool, subscribed, what):
+    """Found by fuzzing the C API: the wait was failed twice, which broke the timer's callback."""
+    pool = make_pool(Thing, max_size=1)
+
+    def end(event):
+        if event.kind == "timeout" and what == "deactivate":
+            pool.deactivate()
+        elif event.kind == "timeout":
+            with contextlib.suppress(StopIteration):  # in one step
+                pool.close().send(None)
+
+    thing = await pool.acquire()
+    if subscribed == "before":
+        pool.subscribe(end)
+    waiters = [acquiring(pool, timeout=2) for _ in range(2)]
+    await settle()
+    if subscribed != "before":
+        pool.subscribe(end)
+    await advance(2)
+    kind = ServiceUnavailableError if what == "deactivate" else PoolClosedError
+    assert [type(await outcome(each)) for each in waiters] == [kind] * 2
+    pool.activate()
     pool.release(thing)
 
 

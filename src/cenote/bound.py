@@ -193,7 +193,8 @@ class Bound(Front[T], Generic[T]):
         """Serve whoever can be served."""
         raise NotImplementedError
 
-    def _timed_out(self, claim: Claim) -> BaseException:
+    def _time_out(self, claim: Claim) -> None:
+        """The deadline of a claim that waits has passed."""
         raise NotImplementedError
 
     def _pass_on(self, claim: Claim) -> None:
@@ -268,7 +269,7 @@ class Bound(Front[T], Generic[T]):
         try:
             while (claim := front._expired(due)) is not None:
                 if claim.state is ClaimState.WAITING:
-                    self._fail(claim, self._timed_out(claim))
+                    self._time_out(claim)
         finally:
             when = front._next_deadline()
             if when is not None and when < self._alarm_at:

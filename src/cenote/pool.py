@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from . import errors, options
 from ._core import Claim, Slot, adopt, next_due
@@ -14,7 +15,7 @@ from .hooks import Factory, Hook, drop, is_async, is_awaitable
 from .lifecycle import Lifecycle
 from .observe import Holder, PoolEvent, Stats, Subscription, holders_of
 from .options import UNSET, Settings, Unset
-from .runtime import raise_fatal
+from .runtime import current_task, raise_fatal
 from .states import CircuitState, Phase
 from .work import Operation
 
@@ -256,3 +257,39 @@ class Pool(Lifecycle[T]):
     def recover(self) -> None:
         """Let `recovering_limit` acquires pass at a time."""
         self._switch(CircuitState.RECOVERING)
+
+    # -- for the C API -----------------------------------------------------------------------------
+
+    def _start_ticket(self, acquire: Any, ticket: Any) -> asyncio.Task[None]:
+        """Not loop.create_task: an eager task would call back at once."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.Task(self._drive(acquire, ticket), loop=loop)
+        # Cancelled before its first step, the coroutine never runs.
+        task.add_done_callback(lambda _: ticket.complete(None, asyncio.CancelledError()))
+        return task
+
+    async def _drive(self, acquire: Any, ticket: Any) -> None:
+        """An acquire whose end is told to a ticket."""
+        task = current_task()
+        try:
+            resource = await acquire
+            if task is not None and task.cancelling():  # by a sync hook: too late to be thrown in
+                if acquire.slot is not None:  # a subscriber may have released it
+                    self._give_back(acquire.slot)
+                raise asyncio.CancelledError
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and current_task() is not task:
+                raise  # collected: the loop is gone
+            told = error
+            if (
+                task is not None
+                and task.cancelling()
+                and not isinstance(error, asyncio.CancelledError)
+            ):
+                told = asyncio.CancelledError()  # as ticket_cancel has promised
+                told.__cause__ = error
+            ticket.complete(None, told)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            ticket.complete(resource, None)

@@ -113,6 +113,13 @@ class Runtime(Bound[T]):
                 self._settle(slot)
         self._advance()
 
+    def _time_out(self, claim: Claim) -> None:
+        """The deadline of a claim that waits, or is looked at, has passed."""
+        error = self._timed_out(claim)
+        # Unless a subscriber that heard of it has closed the pool, or opened the breaker.
+        if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
+            self._fail(claim, error)
+
     def _timed_out(self, claim: Claim) -> errors.AcquireTimeoutError:
         core = self._core
         timeout = 0.0 if claim.deadline is None else claim.deadline - claim.began
@@ -540,40 +547,6 @@ class Runtime(Bound[T]):
     def _log_failure(self, _: Any, error: BaseException | None) -> None:
         if error is not None:
             logger.error("%r: the destructor failed", self, exc_info=error, extra=self._tag())
-
-    def _start_ticket(self, acquire: Any, ticket: Any) -> asyncio.Task[None]:
-        """For the C API. Not loop.create_task: an eager task would call back at once."""
-        loop = asyncio.get_running_loop()
-        task = asyncio.Task(self._drive(acquire, ticket), loop=loop)
-        # Cancelled before its first step, the coroutine never runs.
-        task.add_done_callback(lambda _: ticket.complete(None, asyncio.CancelledError()))
-        return task
-
-    async def _drive(self, acquire: Any, ticket: Any) -> None:
-        """An acquire whose end is told to a ticket."""
-        task = current_task()
-        try:
-            resource = await acquire
-            if task is not None and task.cancelling():  # by a sync hook: too late to be thrown in
-                if acquire.slot is not None:  # a subscriber may have released it
-                    self._give_back(acquire.slot)
-                raise asyncio.CancelledError
-        except BaseException as error:
-            if isinstance(error, GeneratorExit) and current_task() is not task:
-                raise  # collected: the loop is gone
-            told = error
-            if (
-                task is not None
-                and task.cancelling()
-                and not isinstance(error, asyncio.CancelledError)
-            ):
-                told = asyncio.CancelledError()  # as ticket_cancel has promised
-                told.__cause__ = error
-            ticket.complete(None, told)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            ticket.complete(resource, None)
 
     # -- work ------------------------------------------------------------------------------------
 

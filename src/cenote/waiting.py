@@ -264,7 +264,7 @@ class Waiting:
     def _expire(self) -> None:
         self._timer = None
         if self.claim.state is ClaimState.WAITING or self.inspection is not None:
-            self._pool._fail(self.claim, self._pool._timed_out(self.claim))
+            self._pool._time_out(self.claim)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
