@@ -48,6 +48,7 @@ except ImportError:
 
 R = TypeVar("R")
 
+CLOSED = "the connection is closed"  # before anything was sent
 IN_TRANSACTION = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
 MADE_BY_CONNECT = ("row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold",
                    "prepared_max", "_isolation_level", "_read_only", "_deferrable",
@@ -269,6 +270,9 @@ class PsycopgDriver(Driver):
         if isinstance(error, psycopg.InterfaceError):
             return "closed" in str(error)
         return isinstance(error, OSError)
+
+    def is_unsent(self, error: BaseException) -> bool:
+        return isinstance(error, psycopg.OperationalError) and str(error) == CLOSED
 
     def is_demoted(self, error: BaseException) -> bool:
         return is_demotion(getattr(error, "sqlstate", None))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, urlencode
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from ..sql.driver import (
     Arguments,
@@ -27,6 +28,7 @@ from ..sql.driver import (
 )
 from ..sql.placeholders import SQLITE, Dialect, Style, Template
 from ..sql.rows import make_rows
+from ..sql.turn import Turn
 from ..sql.url import Secret
 
 try:
@@ -38,6 +40,7 @@ except ImportError:
 R = TypeVar("R")
 
 BUSY_TIMEOUT = 5.0  # seconds
+CLOSED = ("Connection closed", "no active connection")  # says aiosqlite, before it does anything
 PRAGMAS = ("journal_mode", "synchronous", "foreign_keys", "cache_size", "temp_store", "mmap_size")
 NUMBER = re.compile("-?[0-9]+")
 WORDS = {
@@ -54,13 +57,43 @@ OTHERS = ("timeout",)
 INTERRUPT_AGAIN = 0.02  # seconds
 
 
+class Writers:
+    """Those who write in turn. SQLite lets in one at a time, and those who wait would only try
+    again and again, each in its thread, until it is somebody's luck or their time is up."""
+
+    def __init__(self) -> None:
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = WeakKeyDictionary()
+
+    async def queue_up(self, patience: float) -> Turn:
+        turn = self._turns.setdefault(asyncio.get_running_loop(), Turn())
+        if not turn.taken:
+            turn.taken = True
+            return turn
+        try:
+            async with asyncio.timeout(patience):
+                await turn.wait()
+        except TimeoutError:
+            raise locked() from None
+        return turn
+
+
+def locked() -> sqlite3.OperationalError:
+    """As SQLite says it."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_BUSY, "SQLITE_BUSY"
+    return error
+
+
 class SqliteLink(Link):
-    __slots__ = ("_reads_only", "_stopped")
+    __slots__ = ("_patience", "_reads_only", "_stopped", "_turn", "_writers")
 
     raw: Any
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, writers: Writers, patience: float) -> None:
         super().__init__(raw)
+        self._writers = writers
+        self._patience = patience  # seconds
+        self._turn: Turn | None = None  # while it has a transaction that may write
         self._stopped = False  # what is still in the queue of its thread is not begun
         self._reads_only = False  # by our own PRAGMA
 
@@ -77,6 +110,15 @@ class SqliteLink(Link):
         except asyncio.CancelledError:
             await self._stop()
             raise
+        finally:
+            if self._turn is not None and not self.in_transaction:
+                self._step_back()
+
+    def _step_back(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so are those who wait
+                turn.give()
 
     def _begin(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
         if self._stopped:
@@ -127,6 +169,8 @@ class SqliteLink(Link):
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         # Whatever level is asked for, SQLite gives serializable.
+        if not read_only:
+            self._turn = await self._writers.queue_up(self._patience)
         await self.call(_begin, read_only)
         self._reads_only = read_only
 
@@ -148,8 +192,10 @@ class SqliteLink(Link):
                 await self.raw.interrupt()
                 await self.raw._execute(_forget_interrupt, self.raw._connection)
             await self.raw.close()
+        self._step_back()
 
     def terminate(self) -> None:
+        self._step_back()
         raw = self.raw
         connection = raw._connection
         if connection is None:
@@ -210,6 +256,7 @@ class SqliteDriver(Driver):
             raise ValueError("url of SQLite names no file: sqlite:///file.db or sqlite:///:memory:")
         reject_unknown(options, [*PRAGMAS, *IN_URI, *OTHERS])
         self._anchor: sqlite3.Connection | None = None  # keeps a database in memory alive
+        self._writers = Writers()
         self._registered: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self._memory = target.database == ":memory:"
         if self._memory and any(name in options for name in IN_URI):
@@ -253,7 +300,7 @@ class SqliteDriver(Driver):
         raw._thread.daemon = True  # an unclosed connection must not keep the program alive
         raw._connector = opening = Opening(raw._connector)
         try:
-            link = SqliteLink(await raw)
+            link = SqliteLink(await raw, self._writers, arguments["timeout"])
         except BaseException:
             opening.forsake()
             raise
@@ -273,10 +320,13 @@ class SqliteDriver(Driver):
         for method, arguments, more in self._registered:
             getattr(connection, method)(*arguments, **more)
 
+    def is_unsent(self, error: BaseException) -> bool:
+        return isinstance(error, ValueError) and str(error) in CLOSED
+
     def is_disconnect(self, error: BaseException) -> bool:
         # The connection is closed, or the file is not what it was.
         if isinstance(error, ValueError):
-            return str(error) in ("Connection closed", "no active connection")
+            return str(error) in CLOSED
         return isinstance(error, sqlite3.Error) and (
             "closed database" in str(error)
             or getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Container, Coroutine
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -13,6 +11,7 @@ from ..errors import PoolError, TransactionLostError
 from ..observe import task_name
 from .driver import Link, Source
 from .query import Query
+from .turn import Turn
 
 if TYPE_CHECKING:
     from .branch import Branch
@@ -51,38 +50,6 @@ class Pin:
         self.reason = reason
         self.source = source  # what has to be closed on the link
         self.exclusive = exclusive  # a stream beside which nothing else can run
-
-
-class Turn:
-    """Whose statement it is: one at a time, in the order in which they came."""
-
-    __slots__ = ("_waiters", "taken")
-
-    def __init__(self) -> None:
-        self.taken = False
-        self._waiters: deque[asyncio.Future[None]] = deque()
-
-    async def wait(self) -> None:
-        """For one that is taken."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
-        try:
-            await future
-        except BaseException:
-            if future.done() and not future.cancelled():
-                self.give()  # it had come
-            else:
-                self._waiters.remove(future)
-            raise
-
-    def give(self) -> None:
-        """To the next in line, whose it is from now on."""
-        while self._waiters:
-            future = self._waiters.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-        self.taken = False
 
 
 class Lease:

@@ -154,7 +154,7 @@ class Branch:
         return True
 
     def _before_release(self, link: Link) -> Any:
-        if link.broken:
+        if link.broken or link.looks_dead():
             return False
         always = self.reset_always
         if not (link.touched or link.leftovers or always or link.in_transaction):

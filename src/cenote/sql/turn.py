@@ -1,0 +1,38 @@
+"""One at a time, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Turn:
+    """Whose it is to do something; `taken` may be set by who finds that it is not."""
+
+    __slots__ = ("_waiters", "taken")
+
+    def __init__(self) -> None:
+        self.taken = False
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """For one that is taken."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append(future)
+        try:
+            await future
+        except BaseException:
+            if future.done() and not future.cancelled():
+                self.give()  # it had come
+            else:
+                self._waiters.remove(future)
+            raise
+
+    def give(self) -> None:
+        """To the next in line, whose it is from now on."""
+        while self._waiters:
+            future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self.taken = False
