@@ -182,6 +182,24 @@ async def test_a_raw_begin_and_a_killed_session(backend: Backend, noticed: str) 
 
 
 @with_server
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_a_raw_begin_whose_connection_died_before_its_end(backend: Backend, end: str) -> None:
+    async with setting(backend) as at:
+        await at.db.execute(backend.raw_begin)
+        await at.insert(1)
+        await at.lose_connection()
+        if end == "commit":
+            with pytest.raises(Lost) as lost:
+                await at.db.commit()
+            assert lost.value.outcome == "rolled_back"
+        else:
+            await at.db.rollback()
+        assert not at.db.in_transaction
+        await at.insert(2)
+        assert await at.rows() == [2]
+
+
+@with_server
 async def test_a_raw_begin_whose_dead_connection_is_unpinned(backend: Backend) -> None:
     async with setting(backend) as at:
         await at.db.execute(backend.raw_begin)

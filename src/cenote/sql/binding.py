@@ -293,6 +293,14 @@ class Lease:
                 )
         return link
 
+    def check_alive(self) -> None:
+        """Before a COMMIT: sent on a dead connection, nobody could tell what became of it."""
+        if self.link is not None and self.link.is_dead:
+            cause = ConnectionError("the connection was lost before COMMIT")
+            self.drop(cause)
+            self.settle()
+            raise errors.transaction_lost("rolled_back", "its connection was lost") from cause
+
     def succeeded(self, link: Link, query: Query | None) -> None:
         self.inside = link.in_transaction  # it has just answered, so the driver knows
         if self.transactions and not self.inside:

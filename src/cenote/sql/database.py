@@ -171,6 +171,7 @@ class Database:
         """Of the transaction that `begin()` began."""
         lease = self._lease_in_transaction("commit")
         if not lease.transactions:
+            lease.check_alive()
             await lease.run(lambda link: link.commit(), self._query("COMMIT"))
             return
         transaction = lease.transactions[-1]
@@ -189,6 +190,8 @@ class Database:
             await transactions[0].rollback()
             return
         lost, lease.lost = lease.lost, None
+        if lease.link is not None and lease.link.is_dead:  # its server has rolled it back
+            lease.drop(ConnectionError("the connection was lost before ROLLBACK"))
         if lease.link is None:
             lease.settle()
         elif lost is None or lease.link.in_transaction:
@@ -199,7 +202,7 @@ class Database:
         if lease is not None and (
             lease.transactions
             or lease.lost is not None
-            or (lease.link is not None and lease.link.in_transaction)
+            or (lease.link is not None and lease.look(lease.link))
         ):
             return lease
         raise PoolError(f"no transaction is open in this task: there is nothing to {verb}")

@@ -77,8 +77,10 @@ class Statement:
                 await lease.run(lambda link: pin.source.close(), None, pin=pin)
             finally:
                 lease.drop_pin(pin)
-        else:
-            lease.pins.pop(pin, None)
+        elif pin in lease.pins:
+            del lease.pins[pin]
+            if lease.link is not None:  # in a transaction that is lost: closed when that is over
+                lease.link.leftovers.append(pin.source)
 
     async def __aenter__(self) -> Self:
         return self

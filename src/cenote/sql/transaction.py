@@ -122,10 +122,7 @@ class Transaction:
         except PoolError:
             await self._roll_back_all(lease)
             raise
-        if link.is_dead:
-            cause = ConnectionError("the connection was lost before COMMIT")
-            lease.drop(cause)
-            raise errors.transaction_lost("rolled_back", "its connection was lost") from cause
+        lease.check_alive()
         lease.transactions.remove(self)  # so that its end is no loss
         self.is_open = False
         try:
