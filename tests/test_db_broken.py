@@ -4,7 +4,7 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -140,13 +140,19 @@ async def test_the_same_task_goes_on(backend: Backend) -> None:
             slow, nonce = marked(backend.slow)
             killer = asyncio.create_task(watcher.until_running(nonce))
             with drivers_error():
-                _, _ = await asyncio.gather(db.fetch_val(slow), kill_when(killer, watcher))
+                await killed(db.fetch_val(slow), killer, watcher)
             assert await db.fetch_val("select 7") == 7
         await no_slot_is_lost(db)
 
 
-async def kill_when(found: "asyncio.Task[int]", watcher: Any) -> None:
-    await watcher.kill(await found)
+async def killed(statement: Awaitable[Any], found: "asyncio.Task[int]", watcher: Any) -> None:
+    """Run it while its session is killed; both are over at the end, and it raises."""
+
+    async def kill() -> None:
+        await watcher.kill(await found)
+
+    result, _ = await asyncio.gather(statement, kill(), return_exceptions=True)
+    raise result
 
 
 @with_server
@@ -273,7 +279,7 @@ async def test_unpooled_connections_recover(backend: Backend) -> None:
                 slow, nonce = marked(backend.slow)
                 killer = asyncio.create_task(watcher.until_running(nonce))
                 with drivers_error():
-                    await asyncio.gather(db.fetch_val(slow), kill_when(killer, watcher))
+                    await killed(db.fetch_val(slow), killer, watcher)
                 assert await db.fetch_val("select 1") == 1
 
 
