@@ -745,7 +745,6 @@ async def test_writers_come_in_turn(backend: Backend) -> None:
 async def test_a_writer_waits_no_longer_than_its_busy_timeout(backend: Backend) -> None:
     url = f"{backend.url}?timeout=0.2"
     async with backend.database(url, max_size=3) as db, backend.table(db) as table:
-
         go = asyncio.Event()
 
         async def write() -> None:
