@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import random
+import time
 import weakref
 
 import pytest
@@ -91,6 +92,20 @@ async def test_an_earlier_deadline_that_comes_later(make_pool):
     hasty = timed(pool, 1, ends)
     await asyncio.gather(patient, hasty)
     assert ends == [(1, 1), (100, 100)]
+    await pool.release(held)
+
+
+@pytest.mark.real_time("blocks its loop")
+async def test_deadlines_that_passed_while_the_loop_was_blocked(make_pool):
+    pool, held = await full(make_pool)
+    waiters = [asking(pool, timeout=0.001 + each / 100_000) for each in range(50)]
+    await asyncio.sleep(0)
+    time.sleep(0.02)  # noqa: ASYNC251
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert all(waiter.done() for waiter in waiters)
+    for waiter in waiters:
+        assert isinstance(await outcome(waiter), cenote.AcquireTimeoutError)
     await pool.release(held)
 
 

@@ -264,7 +264,7 @@ class Bound(Front[T], Generic[T]):
 
     def _ring(self) -> None:
         front: Any = self
-        due = self._alarm_at  # not the time: a timer may come a clock tick early
+        due = max(self._time(), self._alarm_at)  # a timer may come a clock tick early
         self._alarm, self._alarm_at = None, inf
         try:
             while (claim := front._expired(due)) is not None:

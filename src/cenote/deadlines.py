@@ -70,7 +70,7 @@ class Deadlines:
 
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        due = self._when
+        due = max(loop.time(), self._when)  # a timer may come a clock tick early
         try:
             while self._entries and self._entries[0][0] <= due:
                 expire = self._entries[0][2]

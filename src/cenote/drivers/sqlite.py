@@ -111,8 +111,11 @@ class SqliteLink(Link):
             await self._stop()
             raise
         finally:
-            if self._turn is not None and not self.in_transaction:
-                self._step_back()
+            self.returned()
+
+    def returned(self) -> None:
+        if self._turn is not None and not self.in_transaction:
+            self._step_back()
 
     def _step_back(self) -> None:
         turn, self._turn = self._turn, None
@@ -127,18 +130,16 @@ class SqliteLink(Link):
 
     async def _stop(self) -> None:
         self._stopped = True
-        over = asyncio.ensure_future(self.raw._execute(_nothing))  # after whatever runs now
-        while not over.done():
+        raw = self.raw
+        over = asyncio.get_running_loop().create_future()
+        raw._tx.put_nowait((over, _nothing))  # after whatever runs now
+        while not over.done() and raw._running and raw._connection is not None:
             try:
                 # Again and again: one that comes just before the statement begins is lost.
-                await self.raw.interrupt()
+                raw._connection.interrupt()
                 await asyncio.wait([over], timeout=INTERRUPT_AGAIN)
             except asyncio.CancelledError:
                 continue  # the thread must not be left alone with its statement
-            except ValueError:
-                break  # it is closed already
-        if not over.cancelled():
-            over.exception()  # ValueError: it was closed before
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         return await self.call(_execute, text, arguments or ())
@@ -169,6 +170,7 @@ class SqliteLink(Link):
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         # Whatever level is asked for, SQLite gives serializable.
+        self.returned()
         if not read_only:
             self._turn = await self._writers.queue_up(self._patience)
         await self.call(_begin, read_only)

@@ -230,10 +230,11 @@ class Lease:
                 if transaction is not None and not transaction.is_open:
                     raise errors.transaction_over()
                 replaceable = not self.transactions and self.pin_reason() is None
-                if query is not None:
-                    self.note(link, query)
                 inside = self.look(link)
                 while True:
+                    if query is not None:
+                        self.note(link, query)
+                    link.underway = False
                     try:
                         if link.leftovers:
                             await self.branch.close_leftovers(link)
@@ -244,7 +245,10 @@ class Lease:
                         break
                     except BaseException as error:
                         self.failed(link, query, error, inside)
-                        if not (replaceable and self.branch.driver.is_unsent(error)):
+                        if (
+                            not replaceable or link.underway
+                            or not self.branch.driver.is_unsent(error)
+                        ):  # fmt: skip
                             raise
                     link = await self.renew()
                     replaceable = False

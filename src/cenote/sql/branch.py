@@ -6,7 +6,7 @@ import asyncio
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from operator import methodcaller
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -156,6 +156,7 @@ class Branch:
     def _before_release(self, link: Link) -> Any:
         if link.broken or link.looks_dead():
             return False
+        link.returned()
         always = self.reset_always
         if not (link.touched or link.leftovers or always or link.in_transaction):
             link.quiet_since = self.time()
@@ -343,7 +344,10 @@ class Branch:
         lost = isinstance(error, Exception) and not isinstance(error, PoolError)
         if lost:
             self.doubt()
-        self.pool.discard(link, error if lost else None)
+        if isinstance(error, GeneratorExit):  # in any thread, at any moment
+            self.pool._from_finalizer(partial(self.pool.discard, link))
+        else:
+            self.pool.discard(link, error if lost else None)
 
     def gone(self) -> PoolError:
         if self.database._closed:
@@ -414,7 +418,12 @@ def statement(method: F) -> F:
 
     @wraps(method)
     async def run(
-        database: Database, sql: str, parameters: Any = None, *, watched: bool = False
+        database: Database,
+        sql: str,
+        parameters: Any = None,
+        *,
+        watched: bool = False,
+        last: bool = False,
     ) -> Any:
         branch: Branch | None = database._branches.get(asyncio._get_running_loop())  # type: ignore[arg-type]
         if branch is None or database._closed:
@@ -443,7 +452,7 @@ def statement(method: F) -> F:
             if branch.driver.is_stale_plan(error) and not link.in_transaction:
                 return await branch.run_again(link, claim, name, query, parameters)
             branch.failed(link, claim, query, error)
-            if not branch.driver.is_unsent(error):
+            if last or not branch.driver.is_unsent(error):
                 raise
         else:
             if query.touches is not None or branch.reset_always or link.in_transaction:
@@ -452,6 +461,6 @@ def statement(method: F) -> F:
                 link.quiet_since = branch.time()
                 branch.pool._release_clean(link)
             return result
-        return await run(database, sql, parameters, watched=True)
+        return await run(database, sql, parameters, watched=True, last=True)
 
     return run  # type: ignore[return-value]

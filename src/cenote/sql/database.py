@@ -421,6 +421,9 @@ class ConnectionBlock:
         lease = await self._database._branch().bound_lease()
         try:
             link = lease.check()
+            if link.looks_dead() and lease.pin_reason() is None:
+                lease.drop(ConnectionError("the connection was lost while it was idle"))
+                link = await lease.renew()
         except BaseException:
             lease.settle()
             raise

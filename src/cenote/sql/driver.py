@@ -65,7 +65,7 @@ class Link(ABC):
     """One connection. The drivers fill in the methods, the database layer keeps the notes."""
 
     __slots__ = ("broken", "busy", "epoch", "leftovers", "quiet_since", "raw", "status",
-                 "touched")  # fmt: skip
+                 "touched", "underway")  # fmt: skip
 
     interleaves: ClassVar[bool] = True  # other statements run while a Source is open
 
@@ -76,6 +76,7 @@ class Link(ABC):
         self.busy = False  # broken off in the middle of a statement
         self.epoch = 0  # of the branch when it was last known to be alive
         self.quiet_since = 0.0  # loop time of the last sign of life
+        self.underway = False  # of a series of statements at least one was sent
         self.leftovers: list[Any] = []  # statements and streams that nobody closed
         self.status: str | None = None  # what the server answered to the last execute(), if it says
 
@@ -165,6 +166,9 @@ class Link(ABC):
         """A statement that stays ready on the server, if the driver can; `text`: as given."""
         return Prepared(self, template.text)
 
+    def returned(self) -> None:  # noqa: B027
+        """It is on its way back to the pool."""
+
     def greeted(self) -> None:  # noqa: B027
         """on_connect has run: what it did belongs to every connection."""
 
@@ -179,6 +183,7 @@ class Link(ABC):
         else:
             undo, end = "ROLLBACK", "COMMIT"
             await self.begin(None, False)
+        self.underway = True
         try:
             await work()
             await self.execute(end, None)

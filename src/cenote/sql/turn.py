@@ -24,7 +24,7 @@ class Turn:
         except BaseException:
             if future.done() and not future.cancelled():
                 self.give()  # it had come
-            else:
+            elif future in self._waiters:  # else somebody has found it cancelled
                 self._waiters.remove(future)
             raise
 
