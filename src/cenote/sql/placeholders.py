@@ -299,7 +299,7 @@ def _pattern(dialect: Dialect) -> re.Pattern[str]:
         "own": _own(dialect),
         "mark": r"\?",
         # Not a slice, a[1:n], and not a cast, x::int.
-        "named": r":(?<![\w$\]\"):]:)[^\W\d]\w*",
+        "named": r":(?<![\w$\]\"):]:)[^\W\d]\w*(?![\w$])",
         "symbol": "|".join(map(re.escape, SYMBOLS)),
     }
     return re.compile("|".join(f"(?P<{k}>{v})" for k, v in pieces.items() if v), re.DOTALL)
