@@ -30,7 +30,9 @@ class BuildNative(build_ext):
 native = Extension(
     "cenote._core.native",
     ["src/cenote/_core/native.c"],
-    depends=[f"src/cenote/_core/native_{part}.h" for part in ("parts", "core", "wait", "front", "capi")],
+    depends=[
+        f"src/cenote/_core/native_{part}.h" for part in ("parts", "core", "wait", "front", "capi")
+    ],
     extra_compile_args=[] if sys.platform == "win32" else ["-std=c11", "-O3", "-Wall", "-Wextra"],
 )
 

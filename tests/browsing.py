@@ -9,6 +9,7 @@ import time
 import pytest
 
 import cenote
+from servers import environment
 
 PATIENCE = 20.0  # seconds until something must be on the page
 PROGRAMS = ("chromium", "chromedriver")
@@ -50,7 +51,7 @@ def launch(folder):
     for switch in (*SWITCHES, f"--user-data-dir={folder}"):
         options.add_argument(switch)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    service = webdriver.ChromeService(shutil.which("chromedriver"), env=environment())
     return webdriver.Chrome(options=options, service=service)
 
 

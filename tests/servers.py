@@ -24,6 +24,9 @@ ATTEMPTS = 5  # a free port may be taken by somebody else before the server bind
 # connects to it meanwhile cannot be given that same port, which would connect it to itself.
 PORTS = range(20000, 32000)
 
+# What belongs to a sanitizer in this process, and would keep other programs from starting.
+SANITIZER = ("LD_PRELOAD", "ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS", "PYTHONMALLOC")
+
 USER = "app"
 PASSWORD = "s3cr:t/p@ss"  # must be quoted in a URL
 DATABASE = "app"  # belongs to the user
@@ -185,6 +188,7 @@ class Server:
                 user=user,
                 group=group,
                 extra_groups=others,
+                env=environment(),
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -449,6 +453,11 @@ class PgBouncer(Server):
 
     def _answers(self) -> bool:
         return _postgres_answers(socket.AF_INET, (self.host, self.port))
+
+
+def environment() -> dict[str, str]:
+    """For programs that are not ours."""
+    return {name: value for name, value in os.environ.items() if name not in SANITIZER}
 
 
 def _postgres_answers(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:

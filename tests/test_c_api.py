@@ -2,11 +2,9 @@
 
 import asyncio
 import gc
-import importlib.util
 import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +18,8 @@ import pytest
 import cenote
 from clock import advance, settle
 from conftest import POOLS
-from lifecycle import Thing, drop, obtain, of_kind, start
+from extensions import compile_extension, compiler, load
+from lifecycle import Thing, drop, obtain, of_kind, raising, start
 
 pytestmark = pytest.mark.skipif(
     cenote.core == "pure", reason="the core is pure: the C API belongs to the native core"
@@ -34,38 +33,6 @@ CHECKS = ["healthcheck", "before_acquire", "before_release"]
 
 
 # -- building ------------------------------------------------------------------------------------
-
-
-def compiler(variable="CC", default="cc"):
-    """The command, or skip."""
-    command = shlex.split(os.environ.get(variable) or sysconfig.get_config_var(variable) or default)
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"there is no compiler: {command[0]} was not found")
-    headers = Path(sysconfig.get_path("include"))
-    if not (headers / "Python.h").exists():
-        pytest.skip(f"Python's headers are not installed: {headers} has no Python.h")
-    return [*command, "-Wall", "-Wextra", "-Werror", f"-I{headers}"]
-
-
-def compile_extension(source, folder, include=None):
-    """The path of the extension, in this folder."""
-    target = folder / (source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
-    shared = (
-        ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
-    )
-    command = [*compiler(), "-std=c11", "-O1", "-g", "-fPIC", *shared]
-    command += [f"-I{include or cenote.get_include()}", str(source), "-o", str(target)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
-    return target
-
-
-def load(path):
-    name = path.name.partition(".")[0]
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
@@ -534,6 +501,38 @@ def test_user_data_is_freed_after_the_loop(probe):
     assert plan.freed == 1
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda probe, plan: probe.pool_new_c(plan, None, {}),
+        lambda probe, plan: probe.pool_new_c(plan, ALL, {"colour": "blue"}),
+        lambda probe, plan: probe.acquire_call(cenote.Pool(Thing), -1.0, plan, False),
+        lambda probe, plan: probe.acquire_call(cenote.Pool(Thing), -1.0, plan),
+        lambda probe, plan: probe.subscribe(3, plan),
+        lambda probe, plan: probe.set_strategy(cenote.Pool(Thing), plan, "success"),
+    ],
+)
+def test_what_frees_user_data_may_call_anything_after_a_failed_call(probe, call):
+    """Found by fuzzing: it was called with the exception set."""
+    plan, seen = probe.Plan(), []
+    plan.at_free = lambda plan: seen.append(probe.pool_check(cenote.Pool(Thing)))
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=r"\w"):
+        call(probe, plan)
+    assert seen == [1]
+    assert plan.freed == 1
+
+
+async def test_an_exception_of_what_frees_user_data_is_reported(make_c, probe, monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(report.exc_type))
+    pool, _ = make_c()
+    plan = probe.Plan()
+    plan.at_free, plan.leaves = raising(OSError("stuck")), True
+    probe.set_strategy(pool, plan, "success failure")
+    assert probe.set_strategy(pool, probe.NULL, None) == 0
+    assert (plan.freed, reported) == (1, [OSError])
+
+
 def test_no_user_data_at_all(probe):
     with pytest.raises(ValueError, match="max_size"):
         probe.pool_new_c(probe.NULL, "factory", {"max_size": 0})
@@ -827,6 +826,112 @@ async def test_cancel_inside_a_hook_keeps_its_word(make_c, probe, where):
         pool.release(argument)
 
 
+@pytest.mark.parametrize("where", ["factory", "before_acquire"])
+@pytest.mark.parametrize("error", [OSError, SystemError])
+async def test_cancel_inside_a_hook_that_fails_keeps_its_word(make_c, probe, where, error):
+    """Found by fuzzing: the callback heard of the hook's error instead."""
+    pool, handlers = make_c(max_size=1)
+    if where == "before_acquire":
+        pool.release(await pool.acquire())
+    plan, answers = probe.Plan(), []
+
+    def cancel(name, resource):
+        if name == where:
+            handlers.call = None
+            answers.append(probe.ticket_cancel(ticket))
+
+    handlers.call = cancel
+    setattr(handlers, where, probe.SILENT if error is SystemError else probe.RAISE)
+    handlers.error = OSError
+    ticket = probe.acquire_call(pool, -1.0, plan)
+    await settle()
+    assert answers == [1]
+    heard = only(plan.log, "error")
+    assert isinstance(heard, asyncio.CancelledError)
+    if where == "factory":
+        assert isinstance(heard.__cause__, error)
+    setattr(handlers, where, probe.WELL)
+    pool.release(await pool.acquire())
+
+
+async def test_a_hook_that_raises_generator_exit_loses_no_slot(make_c, probe):
+    """Found by fuzzing: the acquire stayed in the queue, and was handed the next resource."""
+    pool, handlers = make_c(max_size=1)
+    resource = await pool.acquire()
+    plan = probe.Plan()
+    probe.acquire_call(pool, math.inf, plan)
+    await settle()
+    handlers.before_acquire, handlers.error = probe.RAISE, GeneratorExit
+    asyncio.get_running_loop().set_exception_handler(lambda loop, report: None)
+    pool.release(resource)
+    await settle()
+    assert isinstance(only(plan.log, "error"), GeneratorExit)
+    assert (pool.waiting_count, pool.active_count, pool._core.granted_count) == (0, 0, 0)
+    handlers.before_acquire = probe.WELL
+    pool.release(await pool.acquire(timeout=0))
+
+
+@pytest.mark.parametrize("kind", ["opened", "acquired"])
+@pytest.mark.parametrize("verb", ["send", "close"])
+async def test_a_listener_may_drive_the_acquire_it_hears_of(make_c, probe, kind, verb):
+    """Found by fuzzing: it was begun twice, or its missing result crashed the interpreter."""
+    pool, _ = make_c(max_size=2)
+    if kind == "acquired":
+        pool.release(await pool.acquire())
+    plan, heard = probe.Plan(), []
+
+    def drive(name, argument):
+        if argument == kind and not heard:
+            heard.append(argument)
+            try:
+                acquire.send(None) if verb == "send" else acquire.close()
+            except StopIteration as stop:
+                heard.append(stop.value)
+
+    plan.call = drive
+    subscription = probe.subscribe(pool, plan)
+    acquire = probe.acquire(pool, math.inf)
+    with pytest.raises((RuntimeError, StopIteration)) as raised:
+        acquire.send(None)
+    plan.call = None
+    assert heard[0] == kind
+    assert "was used before" in str(raised.value)
+    for holder in pool.holders():
+        pool.release(holder.resource)
+    probe.unsubscribe(subscription)
+    assert pool.active_count == 0
+
+
+@pytest.mark.parametrize("verb", ["send", "close"])
+async def test_a_listener_may_drive_the_acquire_that_has_waited(make_c, probe, verb):
+    """Found in review: whoever awaited it was given None."""
+    pool, _ = make_c(max_size=1)
+    resource = await pool.acquire()
+    acquire = probe.acquire(pool, math.inf)
+    assert asyncio.isfuture(acquire.send(None))
+    plan, heard = probe.Plan(), []
+
+    def drive(name, kind):
+        if kind == "acquired" and not heard:
+            heard.append(kind)
+            try:
+                acquire.send(None) if verb == "send" else acquire.close()
+            except StopIteration as stop:
+                heard.append(stop.value)
+
+    plan.call = drive
+    subscription = probe.subscribe(pool, plan)
+    pool.release(resource)
+    with pytest.raises(RuntimeError, match="was used before"):
+        acquire.send(None)
+    plan.call = None
+    heard.clear()
+    for holder in pool.holders():
+        pool.release(holder.resource)
+    probe.unsubscribe(subscription)
+    assert (pool.active_count, pool.idle_count) == (0, 1)
+
+
 async def test_the_ticket_may_be_dropped(make_c, probe):
     pool, _ = make_c(max_size=1)
     resource = await pool.acquire()
@@ -907,7 +1012,7 @@ def nothing():
     pass
 
 
-@pytest.mark.filterwarnings("ignore:coroutine 'Runtime._drive' was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:coroutine 'Pool._drive' was never awaited:RuntimeWarning")
 def test_user_data_is_freed_if_the_loop_is_closed_before_it_ran(probe):
     plan = probe.Plan()
     box = [probe.pool_new_c(probe.Plan(), ALL, {})]

@@ -341,7 +341,9 @@ async def step(acquire):
     raise AssertionError("it was not ready")
 
 
-@pytest.mark.parametrize("resource", [Thing(), (1, 2), (), ValueError("no")], ids=["thing", "pair", "nothing", "error"])
+@pytest.mark.parametrize(
+    "resource", [Thing(), (1, 2), (), ValueError("no")], ids=["thing", "pair", "nothing", "error"]
+)
 async def test_an_acquire_gives_the_very_resource_every_time(make_pool, resource):
     pool = make_pool(lambda: resource, max_size=1)
     for _ in range(3):

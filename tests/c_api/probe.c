@@ -18,16 +18,21 @@ enum {
     SILENT,      /* failure without an exception */
     CONTRADICT,  /* success with an exception set */
     GIVE,        /* a factory: plan.given */
+    MAKE,        /* a factory: what plan.given() returns */
+    WILD,        /* whatever number plan.value is, without an exception; a factory: NULL if below 0 */
 };
 
 typedef struct {
     PyObject_HEAD
     PyObject *log;   /* list of (callback, argument) */
-    PyObject *error; /* what is raised */
-    PyObject *given; /* what a factory makes in mode GIVE */
+    PyObject *error; /* what is raised: an exception, or a class */
+    PyObject *given; /* what a factory makes in mode GIVE, or calls in mode MAKE */
     PyObject *call;  /* None, or called with (callback, argument) inside each callback */
+    PyObject *at_free; /* None, or called with the plan when it is freed */
     int factory, destructor, healthcheck, before_acquire, before_release;
     int completion, listener, success, failure, recover;
+    int value;
+    int leaves; /* what at_free raises is left set */
     int freed;
 } Plan;
 
@@ -47,6 +52,7 @@ Plan_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwar
         plan->error = Py_NewRef(Py_None);
         plan->given = Py_NewRef(Py_None);
         plan->call = Py_NewRef(Py_None);
+        plan->at_free = Py_NewRef(Py_None);
         if (plan->log == NULL) {
             Py_CLEAR(plan);
         }
@@ -62,6 +68,7 @@ Plan_traverse(Plan *plan, visitproc visit, void *arg)
     Py_VISIT(plan->error);
     Py_VISIT(plan->given);
     Py_VISIT(plan->call);
+    Py_VISIT(plan->at_free);
     return 0;
 }
 
@@ -72,6 +79,7 @@ Plan_clear(Plan *plan)
     Py_CLEAR(plan->error);
     Py_CLEAR(plan->given);
     Py_CLEAR(plan->call);
+    Py_CLEAR(plan->at_free);
     return 0;
 }
 
@@ -92,7 +100,10 @@ static PyMemberDef plan_members[] = {
     {"error", T_OBJECT, offsetof(Plan, error), 0, NULL},
     {"given", T_OBJECT, offsetof(Plan, given), 0, NULL},
     {"call", T_OBJECT, offsetof(Plan, call), 0, NULL},
+    {"at_free", T_OBJECT, offsetof(Plan, at_free), 0, NULL},
     {"freed", T_INT, offsetof(Plan, freed), READONLY, NULL},
+    {"leaves", T_INT, offsetof(Plan, leaves), 0, NULL},
+    {"value", T_INT, offsetof(Plan, value), 0, NULL},
     MODE(factory),
     MODE(destructor),
     MODE(healthcheck),
@@ -123,6 +134,13 @@ free_plan(void *data)
 {
     Plan *plan = data;
     plan->freed++;
+    if (plan->at_free != Py_None) {
+        PyObject *result = PyObject_CallOneArg(plan->at_free, (PyObject *)plan);
+        if (result == NULL && !plan->leaves) {
+            PyErr_WriteUnraisable(plan->at_free);
+        }
+        Py_XDECREF(result);
+    }
     Py_DECREF(plan);
 }
 
@@ -151,7 +169,15 @@ behave(Plan *plan, int mode, const char *name, PyObject *argument, int well, int
         return -1;
     }
     if (mode == RAISE || mode == CONTRADICT) {
-        PyErr_SetObject((PyObject *)Py_TYPE(plan->error), plan->error);
+        if (PyExceptionClass_Check(plan->error)) {
+            PyErr_SetString(plan->error, "planned");
+        }
+        else {
+            PyErr_SetObject((PyObject *)Py_TYPE(plan->error), plan->error);
+        }
+    }
+    if (mode == WILD) {
+        return plan->value;
     }
     return mode == RAISE || mode == SILENT ? -1 : mode == NO ? no : well;
 }
@@ -160,17 +186,21 @@ static PyObject *
 on_factory(void *data)
 {
     Plan *plan = data;
-    switch (behave(plan, plan->factory, "factory", NULL, 1, 0)) {
-    case 1:
-        if (plan->factory == GIVE) {
-            return Py_NewRef(plan->given);
-        }
-        return PyByteArray_FromStringAndSize("resource", 8);
-    case 0:
-        Py_RETURN_NONE;
-    default:
+    int mode = plan->factory; /* it may be changed inside */
+    int answer = behave(plan, mode, "factory", NULL, 1, 0);
+    if (answer < 0) {
         return NULL;
     }
+    if (answer == 0) {
+        Py_RETURN_NONE;
+    }
+    if (mode == GIVE) {
+        return Py_NewRef(plan->given);
+    }
+    if (mode == MAKE) {
+        return PyObject_CallNoArgs(plan->given);
+    }
+    return PyByteArray_FromStringAndSize("resource", 8);
 }
 
 #define CHECK(name, well)                                                                       \
@@ -514,6 +544,7 @@ module_exec(PyObject *module)
         PyModule_AddIntMacro(module, WELL) < 0 || PyModule_AddIntMacro(module, NO) < 0 ||
         PyModule_AddIntMacro(module, RAISE) < 0 || PyModule_AddIntMacro(module, SILENT) < 0 ||
         PyModule_AddIntMacro(module, CONTRADICT) < 0 || PyModule_AddIntMacro(module, GIVE) < 0 ||
+        PyModule_AddIntMacro(module, MAKE) < 0 || PyModule_AddIntMacro(module, WILD) < 0 ||
         PyModule_AddIntMacro(module, CENOTE_ACTIVE) < 0 ||
         PyModule_AddIntMacro(module, CENOTE_INACTIVE) < 0 ||
         PyModule_AddIntMacro(module, CENOTE_RECOVERING) < 0) {
