@@ -153,10 +153,12 @@ async def test_cancelled_while_its_connection_is_cut_off(backend: Backend) -> No
         task = asyncio.create_task(db.fetch_val("select hang()"))
         await eventually(lambda: db.pool.active_count == 1)
         await asyncio.sleep(0.01)
-        links(db)[0].terminate()
+        (link,) = links(db)
+        link.terminate()
         task.cancel()
-        asyncio.get_running_loop().call_later(0.05, go.set)
         assert isinstance(await outcome(task), asyncio.CancelledError)
+        go.set()
+        await asyncio.to_thread(link.raw._thread.join, WAIT)  # it speaks to this loop
 
 
 @with_sqlite
