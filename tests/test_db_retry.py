@@ -168,6 +168,8 @@ async def test_a_statement_that_is_collected_in_another_thread(backend: Backend)
         statement = db.fetch_val("select 1")
         statement.send(None)
         assert db.pool.active_count == 1
+        (link,) = links(db)
+        await link.raw._execute(lambda: None)  # after the statement: its answer is there
         thread = threading.Thread(target=statement.close)
         thread.start()
         await asyncio.to_thread(thread.join)

@@ -36,6 +36,8 @@ JUST_NOW = 0.001  # seconds since the last answer: as long it is alive without l
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+running_loop = asyncio._get_running_loop
+
 
 class Branch:
     """What a `Database` is in one event loop."""
@@ -66,6 +68,8 @@ class Branch:
             **database._pool_options,
         )
         self.pool._trust = min(JUST_NOW, self._ping_after_idle)
+        self.acquire = self.pool.acquire  # bound once, for every statement
+        self.release_clean = self.pool._release_clean
 
     # -- the hooks of the pool -------------------------------------------------------------------
 
@@ -425,7 +429,7 @@ def statement(method: F) -> F:
         watched: bool = False,
         last: bool = False,
     ) -> Any:
-        branch: Branch | None = database._branches.get(asyncio._get_running_loop())  # type: ignore[arg-type]
+        branch: Branch | None = database._branches.get(running_loop())  # type: ignore[arg-type]
         if branch is None or database._closed:
             branch = database._branch()
         query: Query = database._query(sql)
@@ -444,7 +448,7 @@ def statement(method: F) -> F:
                     return 0
                 call = methodcaller(name, text, arguments)
                 return await lease.run_alone(call, query)
-        claim = branch.pool.acquire()
+        claim = branch.acquire()
         link: Link = await claim
         try:
             result = await getattr(link, name)(text, arguments)
@@ -459,7 +463,7 @@ def statement(method: F) -> F:
                 branch.keep(link, claim, query)
             else:
                 link.quiet_since = branch.time()
-                branch.pool._release_clean(link)
+                branch.release_clean(link)
             return result
         return await run(database, sql, parameters, watched=True, last=True)
 
