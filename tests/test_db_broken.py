@@ -425,6 +425,21 @@ async def test_a_restart_under_load(own: Backend) -> None:
 # -- faults on the wire --------------------------------------------------------------------------
 
 
+async def works(db: Any, use: str) -> None:
+    """A statement, in one of the ways in which a connection is taken for it."""
+    if use == "fetch_val":
+        assert await db.fetch_val("select 1") == 1
+    elif use == "transaction":
+        async with db.transaction():
+            assert await db.fetch_val("select 1") == 1
+    elif use == "prepare":
+        async with await db.prepare("select 1") as statement:
+            assert await statement.fetch_val() == 1
+    else:
+        assert use == "iterate"
+        assert [row[0] async for row in db.iterate("select 1")] == [1]
+
+
 @with_postgresql
 @pytest.mark.parametrize("use", ["fetch_val", "transaction", "prepare", "iterate"])
 @pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
@@ -442,16 +457,7 @@ async def test_last_words_without_an_end(
         if read:
             await asyncio.sleep(0.01)
         asyncio.get_running_loop().call_later(0.05, proxy.hold_ends, False)
-        if use == "fetch_val":
-            assert await db.fetch_val("select 1") == 1
-        elif use == "transaction":
-            async with db.transaction():
-                assert await db.fetch_val("select 1") == 1
-        elif use == "prepare":
-            async with await db.prepare("select 1") as statement:
-                assert await statement.fetch_val() == 1
-        else:
-            assert [row[0] async for row in db.iterate("select 1")] == [1]
+        await works(db, use)
         await no_slot_is_lost(db)
 
 
@@ -471,16 +477,8 @@ async def test_an_end_within_the_moment_of_trust(
         await eventually(lambda: link.looks_dead() or transport.is_closing())
         await asyncio.sleep(0)
         assert db.pool.idle_count == 1
-        if use == "fetch_val":
-            assert await db.fetch_val("select 1") == 1
-        elif use == "transaction":
-            async with db.transaction():
-                assert await db.fetch_val("select 1") == 1
-        elif use == "prepare":
-            async with await db.prepare("select 1") as statement:
-                assert await statement.fetch_val() == 1
-        elif use == "iterate":
-            assert [row[0] async for row in db.iterate("select 1")] == [1]
+        if use != "execute_many":
+            await works(db, use)
         else:
             await db.execute_many(f"insert into {t} values (?, ?)", [(1, "a"), (2, "b")])
             assert await db.fetch_val(f"select count(*) from {t}") == 2
