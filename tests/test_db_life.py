@@ -294,32 +294,49 @@ def test_closing_the_pools_of_other_running_loops(backend: Backend) -> None:
     assert outcomes == ["left"]
 
 
-def test_closing_does_not_wait_for_a_loop_that_ends_meanwhile(backend: Backend) -> None:
+@pytest.mark.parametrize("ending", ["run", "bare"])
+def test_closing_does_not_wait_for_a_loop_that_ends_meanwhile(
+    backend: Backend, ending: str
+) -> None:
     db = cenote.Database(backend.url)
     seen: list[Any] = []
 
-    async def blocked(closing: threading.Event) -> None:
+    async def use() -> None:
         seen.append(await session(backend, db))
         await db.fetch_val("select 1")
-        ready.set()
-        closing.wait(WAIT)  # its loop cannot hear of it any more
 
-    def work(closing: threading.Event) -> None:
-        asyncio.run(blocked(closing))
+    async def block() -> None:
+        ready.set()
+        over.wait(WAIT)  # its loop cannot hear of it any more
+
+    async def both() -> None:
+        await use()
+        await block()
+
+    def work() -> None:
+        if ending == "run":
+            asyncio.run(both())
+        else:  # the last step of this loop begins what none is left to go on with
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(use())
+            loop.run_until_complete(block())
+            loop.close()
 
     async def close() -> None:
         closing = asyncio.create_task(db.close())
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
         over.set()
         await closing
 
     ready, over = threading.Event(), threading.Event()
     with nothing_left(backend, seen):
-        thread = threading.Thread(target=work, args=[over])
+        thread = threading.Thread(target=work)
         thread.start()
         assert ready.wait(WAIT)
         run(close)
         thread.join()
+    gc.collect()
 
 
 SLOW_STEP = re.compile(r"Executing <.* took [\d.]+ seconds$")  # of a busy machine

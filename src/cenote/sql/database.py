@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from inspect import signature
-from types import TracebackType
+from inspect import CORO_CREATED, getcoroutinestate, signature
+from types import CoroutineType, TracebackType
 from typing import Any, Literal, Self
 
 from .. import errors, options
@@ -319,20 +319,25 @@ class Database:
     async def _close_elsewhere(self, loop: asyncio.AbstractEventLoop, branch: Branch) -> None:
         """In its own loop; if that has ended, or ends before it comes to it, from here."""
         done: Future[None] = Future()
+        closing: list[asyncio.Task[None]] = []
 
         def begin() -> None:
-            closing = loop.create_task(branch.close())
-            closing.add_done_callback(lambda _: done.set_result(None))
+            closing.append(loop.create_task(branch.close()))
+            closing[0].add_done_callback(lambda _: done.set_result(None))
 
+        stopped = 0  # at how many looks: between the steps of its end it does not run, either
         try:
-            if loop.is_running():
-                loop.call_soon_threadsafe(begin)
-            while loop.is_running() and not done.done():
+            loop.call_soon_threadsafe(begin)
+            while stopped < 2 and not done.done() and not loop.is_closed():
                 await asyncio.wait([asyncio.wrap_future(done)], timeout=LOOK_AGAIN)
+                stopped = 0 if loop.is_running() else stopped + 1
         except RuntimeError:
-            pass  # it was closed this very moment
+            pass  # it is closed
         if not done.done():
             branch.forsake()
+            for task in closing:
+                if loop.is_closed():
+                    _forget(task)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -497,3 +502,11 @@ def _check_pool_options(
         raise TypeError(f"Database() has no option {', '.join(map(repr, unknown))}")
     Pool(object, **complete)  # checks their values; each event loop gets a pool of its own
     return complete
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """It came too late for the last step of its loop: nobody is to be warned of that."""
+    coroutine = task.get_coro()
+    if isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) == CORO_CREATED:
+        coroutine.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as gather() does
