@@ -33,11 +33,11 @@ check:
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m mypy
 	@scripts/servers.sh
-	@scripts/suite.sh .venv/bin/python $(ARGS)
+	@STRICT=1 scripts/suite.sh .venv/bin/python $(ARGS)
 
 matrix:
 	@scripts/servers.sh
-	@scripts/matrix.sh $(ARGS)
+	@STRICT=1 scripts/matrix.sh $(ARGS)
 
 bench:
 	@scripts/venv.sh .venv '$(PYTHON)' bench
