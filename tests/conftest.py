@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import signal
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ POOLS = pytest.StashKey[list[cenote.Pool[Any]]]()
 # A slow machine is not a failure.
 hypothesis.settings.register_profile("cenote", deadline=None)
 hypothesis.settings.load_profile("cenote")
+
+# Of a run in the background of a script the programs that it starts would inherit to be deaf.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -249,6 +249,29 @@ async def test_a_changed_table_in_a_transaction(backend: Backend) -> None:
         assert db.pool.stats().created == 1
 
 
+async def test_what_was_prepared_again_is_there_in_a_transaction(backend: Backend) -> None:
+    """After a change that nobody noticed it is not a statement in a transaction that pays."""
+    async with (
+        backend.database(max_size=1) as db,
+        backend.database(max_size=1) as other,
+        backend.table(other) as table,
+    ):
+        await other.execute(f"insert into {table} values (1, 'a')")
+        select = f"select * from {table} where id = ?"
+        insert = f"insert into {table} (id, name) values (?, ?)"
+        for i in range(3):
+            await db.fetch_one(select, [1])
+            await other.execute(f"alter table {table} add column c{i} int")
+            await db.fetch_one(select, [1])
+            async with db.transaction():
+                assert len(await db.fetch_one(select, [1])) == 3 + i
+                await db.execute_many(insert, [[10 + i, "b"]])
+            await db.execute_many(insert, [[20 + i, "c"]])
+            async with db.transaction():
+                assert len(await db.fetch_one(select, [1])) == 3 + i
+        assert db.pool.stats().created == 1
+
+
 async def test_an_open_statement_after_a_change(backend: Backend) -> None:
     async with (
         backend.database(max_size=2) as db,

@@ -898,3 +898,29 @@ async def test_what_is_touched_while_the_database_closes_is_not_kept(backend: Ba
 async def linger(statement: Any) -> None:
     await statement
     await asyncio.Event().wait()
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    turns = 0
+
+    def _run_once(self) -> None:
+        self.turns += 1
+        super()._run_once()  # type: ignore[misc]
+
+
+def test_nothing_spins_while_a_statement_waits_for_the_server(backend: Backend) -> None:
+    async def work() -> int:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, CountingLoop)
+        async with backend.database(max_size=1) as db:
+            slow = asyncio.create_task(db.fetch_all(backend.slow))
+            await asyncio.sleep(0.1)  # it was sent
+            before = loop.turns
+            await asyncio.sleep(0.2)
+            turns = loop.turns - before
+            slow.cancel()
+            await asyncio.wait([slow])
+        return turns
+
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        assert runner.run(work()) < 10

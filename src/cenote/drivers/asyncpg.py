@@ -265,11 +265,13 @@ class AsyncpgHeld(Source):
     def __init__(self, link: AsyncpgLink, name: str) -> None:
         self.link = link
         self.name = name
+        self.count = 0
         self.statement: Any = None
 
     async def fetch(self, count: int) -> Sequence[Any]:
-        if self.statement is None:
+        if self.count != count:  # not by way of the cache, from which it would drive out others
             self.statement = await self.link.raw.prepare(f"FETCH {count} FROM {self.name}")
+            self.count = count
         rows: Sequence[Any] = await self.statement.fetch()
         return rows
 

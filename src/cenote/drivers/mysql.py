@@ -28,6 +28,12 @@ try:
     from asyncmy import errors
     from asyncmy.charset import charset_by_name
     from asyncmy.constants.CLIENT import FOUND_ROWS
+    from asyncmy.constants.SERVER_STATUS import (
+        SERVER_STATUS_AUTOCOMMIT as AUTOCOMMIT,
+    )
+    from asyncmy.constants.SERVER_STATUS import (
+        SERVER_STATUS_IN_TRANS as IN_TRANSACTION,
+    )
     from asyncmy.cursors import SSCursor
 except ImportError:
     raise missing("asyncmy", "mysql") from None
@@ -70,7 +76,8 @@ class MysqlLink(Link):
     @property
     def in_transaction(self) -> bool:
         raw = self.raw
-        return raw.connected and (raw.get_transaction_status() or not raw.get_autocommit())
+        flags = raw.server_status & (IN_TRANSACTION | AUTOCOMMIT)
+        return bool(raw.connected and flags != AUTOCOMMIT)
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         result = await self._run(text, arguments)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from itertools import count as counter
 from traceback import clear_frames
 from typing import Any, ClassVar, TypeVar
@@ -40,9 +41,9 @@ from .wire import Wire
 try:
     import psycopg
     from psycopg.adapt import AdaptersMap
-    from psycopg.pq import Conninfo, ConnStatus, TransactionStatus
+    from psycopg.pq import Conninfo, ConnStatus, ExecStatus, TransactionStatus
     from psycopg.rows import no_result, tuple_row
-    from psycopg.waiting import wait_async
+    from psycopg.waiting import Ready, Wait
 except ImportError:
     raise missing("psycopg", "psycopg") from None
 
@@ -54,15 +55,56 @@ MADE_BY_CONNECT = ("row_factory", "cursor_factory", "server_cursor_factory", "pr
                    "prepared_max", "_isolation_level", "_read_only", "_deferrable",
                    "_begin_statement", "_num_transactions", "_tpc")  # fmt: skip
 
+# What a generator of psycopg waits for, and what it is told.
+TO_READ, TO_WRITE = Wait.R.value, Wait.W.value
+READABLE, WRITABLE = Ready.R.value, Ready.W.value
+
 _numbers = counter(1)
 
 
 def named(cursor: Any) -> Any:
     """A row factory of psycopg."""
-    columns = cursor.description
-    if columns is None:
-        return no_result
-    return row_type(tuple(column.name for column in columns))
+    result = cursor.pgresult
+    if result is None or not result.nfields:
+        return tuple if has_rows(cursor) else no_result
+    encoding = cursor._encoding
+    return row_type(tuple([result.fname(at).decode(encoding) for at in range(result.nfields)]))
+
+
+def has_rows(cursor: Any) -> bool:
+    result = cursor.pgresult
+    return result is not None and result.status == ExecStatus.TUPLES_OK
+
+
+async def ride(steps: Generator[int, int, R], descriptor: int) -> R:
+    """To the end of a generator of psycopg, which yields what it waits for. psycopg's own way
+    wakes up ten times a second, or without a pause."""
+    try:
+        wanted = next(steps)
+        loop = asyncio.get_running_loop()
+        while True:
+            ready = loop.create_future()
+            if wanted & TO_READ:
+                loop.add_reader(descriptor, tell, ready, READABLE)
+            if wanted & TO_WRITE:
+                loop.add_writer(descriptor, tell, ready, WRITABLE)
+            try:
+                state = await ready
+            finally:
+                if wanted & TO_READ:
+                    loop.remove_reader(descriptor)
+                if wanted & TO_WRITE:
+                    loop.remove_writer(descriptor)
+            wanted = steps.send(state)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    except OSError as error:
+        raise psycopg.OperationalError("the connection is lost") from error
+
+
+def tell(future: asyncio.Future[int], state: int) -> None:
+    if not future.done():
+        future.set_result(state)
 
 
 class Connection(psycopg.AsyncConnection[Any]):
@@ -73,7 +115,7 @@ class Connection(psycopg.AsyncConnection[Any]):
     async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         if not self.hurried:
             return await super().wait(gen, *arguments, **options)
-        return await wait_async(gen, self.pgconn.socket, *arguments, **options)
+        return await ride(gen, self.pgconn.socket)
 
 
 class PsycopgLink(Link):
@@ -98,24 +140,48 @@ class PsycopgLink(Link):
 
     async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
         cursor = await self._run(text, arguments)
-        return await cursor.fetchall() if cursor.description is not None else []
+        return await cursor.fetchall() if has_rows(cursor) else []
 
     async def fetch_one(self, text: str, arguments: Arguments) -> Any:
         cursor = await self._run(text, arguments)
-        return await cursor.fetchone() if cursor.description is not None else None
+        return await cursor.fetchone() if has_rows(cursor) else None
 
     async def fetch_val(self, text: str, arguments: Arguments) -> Any:
-        statement: Any = text
-        cursor: Any = self.raw.cursor(row_factory=tuple_row)
-        await self.hurry(cursor.execute(statement, arguments))
-        row = await cursor.fetchone() if cursor.description is not None else None
-        return None if row is None else row[0]
+        cursor = await self._run(text, arguments, rows=tuple_row)
+        row = await cursor.fetchone() if has_rows(cursor) else None
+        return row[0] if row else None
 
-    async def _run(self, text: Any, arguments: Arguments, prepare: bool | None = None) -> Any:
+    async def _run(
+        self, text: str, arguments: Arguments, prepare: bool | None = None, rows: Any = named
+    ) -> Any:
+        """What execute() of a cursor does, in one coroutine; see hurry() about cancellations."""
         if prepare is None and arguments is None and ";" in text.rstrip("; \r\n\t"):
             prepare = False  # perhaps several statements, which cannot be prepared
-        cursor = self.raw.cursor(row_factory=named)
-        return await self.hurry(cursor.execute(text, arguments, prepare=prepare))
+        raw = self.raw
+        cursor: Any = raw.cursor(row_factory=rows)
+        async with raw.lock:
+            if raw._prepared._to_flush:
+                await self._flush()
+            steps = cursor._execute_gen(text, arguments, prepare=prepare)
+            await ride(steps, raw.pgconn.socket)
+        return cursor
+
+    async def _flush(self) -> None:
+        """Drop on the server what forget_plans() has forgotten. psycopg itself would do it after
+        the next statement, and drop what that one has prepared."""
+        pgconn = self.raw.pgconn
+        if pgconn.transaction_status != TransactionStatus.INERROR:  # there only its end can run
+            await ride(self.raw._prepared.maintain_gen(self.raw), pgconn.socket)
+
+    async def _command(self, text: str) -> bytes | None:
+        """Without arguments and rows; what the server answered."""
+        raw = self.raw
+        async with raw.lock:
+            result = await ride(raw._exec_command(text), raw.pgconn.socket)
+        answer = None if result is None else result.command_status
+        if answer == b"ROLLBACK":
+            self.forget_plans()  # what was prepared in it may be of tables that are gone with it
+        return answer
 
     async def hurry(self, awaitable: Awaitable[R]) -> R:
         """A cancellation is not kept waiting: the link is destroyed, and the server told then."""
@@ -129,6 +195,8 @@ class PsycopgLink(Link):
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         cursor = self.raw.cursor()
         statement: Any = text
+        if self.raw._prepared._to_flush:
+            await self._flush()
         await self.atomically(lambda: self.hurry(cursor.executemany(statement, arguments)))
 
     async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
@@ -137,7 +205,7 @@ class PsycopgLink(Link):
         outside = not self.in_transaction
         own = outside and alone
         if own:
-            await self._run("BEGIN", None, prepare=False)
+            await self._command("BEGIN")
         name = f"cenote_{next(_numbers)}"
         cursor = self.raw.cursor(name, row_factory=named, withhold=outside and not alone)
         statement: Any = text
@@ -151,14 +219,13 @@ class PsycopgLink(Link):
         return PsycopgSource(self, cursor, own)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
-        await self._run(begin_statement(isolation, read_only), None, prepare=False)
+        await self._command(begin_statement(isolation, read_only))
 
     async def commit(self) -> bool:
-        cursor = await self._run("COMMIT", None, prepare=False)
-        return cursor.statusmessage != "ROLLBACK"  # type: ignore[no-any-return]
+        return await self._command("COMMIT") != b"ROLLBACK"
 
     async def rollback(self) -> None:
-        await self._run("ROLLBACK", None, prepare=False)
+        await self._command("ROLLBACK")
 
     async def close(self) -> None:
         raw = self.raw
@@ -181,7 +248,7 @@ class PsycopgLink(Link):
         return not self.raw.closed and self._wire.stirs()
 
     async def ping(self) -> None:
-        await self._run("SELECT 1", None, prepare=False)
+        await self._command("SELECT 1")
 
     @property
     def can_reset(self) -> bool:
@@ -219,7 +286,7 @@ class PsycopgSource(Source):
     async def close(self) -> None:
         await self.cursor.close()
         if self.own:
-            await self.link._run("COMMIT", None, prepare=False)
+            await self.link.commit()
 
     def abandon(self) -> None:
         self.cursor._closed = True  # psycopg complains about open ones

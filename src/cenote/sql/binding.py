@@ -229,8 +229,8 @@ class Lease:
                 link = self.check(pin, turn=True)
                 if transaction is not None and not transaction.is_open:
                     raise errors.transaction_over()
-                replaceable = not self.transactions and self.pin_reason() is None
                 inside = self.look(link)
+                replaceable = not (inside or self.pins or self.blocks or self.touched)
                 while True:
                     if query is not None:
                         self.note(link, query)

@@ -58,4 +58,4 @@ def make_row(names: tuple[str, ...], values: Iterable[Any]) -> Row:
 
 def make_rows(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> list[Row]:
     kind = row_type(tuple(names))
-    return [kind(row) for row in rows]
+    return list(map(kind, rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .database import Database
     from .transaction import Transaction
 
-CHUNK = 100  # rows that a stream reads at a time
+FIRST_CHUNK, LAST_CHUNK = 100, 1000  # rows that a stream reads at a time: first, and at most
+WIDE = 1000  # characters, bytes or elements in a row; of such rows no more are read than at first
 
 
 class Statement:
@@ -131,8 +132,8 @@ class Stream:
     Outside a transaction it has a connection of its own, inside one it shares that.
     """
 
-    __slots__ = ("_arguments", "_database", "_lease", "_over", "_owner", "_pin", "_query",
-                 "_rows", "_text")  # fmt: skip
+    __slots__ = ("_arguments", "_chunk", "_database", "_lease", "_over", "_owner", "_pin",
+                 "_query", "_rows", "_text")  # fmt: skip
 
     def __init__(
         self,
@@ -150,6 +151,7 @@ class Stream:
         self._lease: Lease | None = None
         self._pin: Pin | None = None
         self._rows: list[Any] = []  # read and not yet given, the last one first
+        self._chunk = FIRST_CHUNK
         self._over = False
 
     def __aiter__(self) -> Self:
@@ -169,7 +171,7 @@ class Stream:
             self._over = True
             raise self._cut_off(lease)
         try:
-            rows = await lease.run(lambda link: pin.source.fetch(CHUNK), None, pin=pin)
+            rows = await lease.run(lambda link: pin.source.fetch(self._chunk), None, pin=pin)
         except BaseException:
             self._over = True
             self._let_go(lease, pin)
@@ -177,6 +179,8 @@ class Stream:
         if not rows:
             await self.aclose()
             raise StopAsyncIteration
+        if self._chunk < LAST_CHUNK and not is_wide(rows[-1]):
+            self._chunk = min(2 * self._chunk, LAST_CHUNK)
         self._rows = list(rows)
         self._rows.reverse()
         return self._rows.pop()
@@ -273,3 +277,8 @@ class Stream:
             f"the stream of {self._query!r} was cut off: its task or its transaction ended, "
             f"or its connection was lost"
         )
+
+
+def is_wide(row: Iterable[Any]) -> bool:
+    """Whether there is so much in it that many of them would be a burden."""
+    return sum(len(value) for value in row if isinstance(value, Sized)) > WIDE
