@@ -128,7 +128,6 @@ TOUCHED = {
         ("insert into Temp.t values (1)", "temp"),
         ("create table 'temp'.t (a)", "temp"),
         ("create table [temp] . t (a)", "temp"),
-        ("select * from sqlite_temp_master", "sqlite_temp_master"),
         ("select load_extension('x')", "load_extension()"),
         ("create trigger t insert on x begin select 1; end; attach 'a' as b", "ATTACH"),
     ],
@@ -224,6 +223,8 @@ UNTOUCHED = {
         "pragma optimize(0x10002)",
         "select * from pragma_table_info('t')",
         "select 'sqlite_temp_master', 'temp', temp, main.temp.a from temp",
+        "select count(*) from sqlite_temp_master",
+        'select name from "sqlite_temp_schema"',
         "select [; attach 'a' as b]",
         "create trigger t insert on x begin select 1; update x set a = 1; end",
         "explain query plan select 1",
@@ -331,6 +332,48 @@ def test_control_in_one_database(dialect: Dialect, text: str, control: str | Non
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("commit; begin", "commit"),
+        ("commit and chain", "commit"),
+        ("rollback; begin", "rollback"),
+        ("rollback; commit", "rollback"),
+        ("rollback to a", None),
+        ("select 1", None),
+    ],
+)
+def test_the_first_end_of_a_transaction_counts(
+    dialect: Dialect, text: str, ends: str | None
+) -> None:
+    assert analyse(text, dialect).ends == ends
+
+
+@pytest.mark.parametrize("text", ["begin", "start transaction read only", "begin; select 1"])
+def test_begin_ends_a_transaction_on_mysql_only(text: str) -> None:
+    assert analyse(text, MYSQL).ends == "commit"
+    assert analyse(text, POSTGRESQL).ends is None
+    assert analyse(text, SQLITE).ends is None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
+    ("text", "read_only"),
+    [
+        ("start transaction read  only", True),
+        ("SET TRANSACTION READ ONLY", True),
+        ("set default_transaction_read_only = on", True),
+        ("begin", False),
+        ("set transaction read write", False),
+        ("select 'read only'", False),
+        ("insert into read_only values (1)", False),
+    ],
+)
+def test_what_asks_for_read_only(dialect: Dialect, text: str, read_only: bool) -> None:
+    assert analyse(text, dialect).read_only == read_only
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
     ("text", "keyword", "statements"),
     [
         ("", "", 0),
@@ -370,7 +413,9 @@ def test_semicolons_that_end_no_statement(dialect: Dialect, text: str, statement
 
 
 def test_an_unknown_dialect_has_the_rules_of_postgresql() -> None:
-    assert analyse("set x = 1", Dialect("other")) == Analysis("SET", None, "SET", 1)
+    assert analyse("set x = 1", Dialect("other")) == Analysis(
+        touches="SET", control=None, ends=None, read_only=False, keyword="SET", statements=1
+    )
 
 
 # Texts made of statements whose meaning is known.
@@ -418,7 +463,12 @@ def test_what_is_quoted_does_nothing_and_what_is_not_counts(
     )
     text = ";".join(statements)
     assert analyse(text, dialect) == Analysis(
-        None, None, "SELECT" if statements else "", len(statements)
+        touches=None,
+        control=None,
+        ends=None,
+        read_only=False,
+        keyword="SELECT" if statements else "",
+        statements=len(statements),
     )
 
     at = data.draw(st.integers(0, len(statements)))

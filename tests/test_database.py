@@ -304,6 +304,42 @@ async def test_a_collected_stream_gives_its_connection_back(backend: Backend) ->
         assert await db.fetch_val(f"select count(*) from {table}") == 250
 
 
+@pytest.mark.parametrize("begin", ["block", "raw"])
+async def test_a_stream_in_a_transaction_left_by_break(backend: Backend, begin: str) -> None:
+    """It is collected in the same step in which the next statement begins."""
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        await db.execute_many(f"insert into {table} values (?, 'a')", [[i] for i in range(500)])
+        transaction = db.transaction()
+        if begin == "block":
+            await transaction.__aenter__()
+        else:
+            await db.execute(backend.raw_begin)
+        async for _ in db.iterate(f"select * from {table}"):
+            break
+        assert db.pin_reason == "in a transaction"
+        assert await db.execute(f"update {table} set name = 'b' where id = 1") == 1
+        async for _ in db.iterate(f"select * from {table}"):
+            break
+        if begin == "block":
+            await transaction.__aexit__(None, None, None)
+        else:
+            await db.commit()
+        assert await db.fetch_val(f"select name from {table} where id = 1") == "b"
+
+
+async def test_a_stream_that_touches_the_session_keeps_no_connection(backend: Backend) -> None:
+    touching = {
+        "sqlite": "pragma cache_size = 55",
+        "mysql": "select @a := 1",
+    }.get(backend.name, "select set_config('work_mem', '1MB', false)")
+    async with backend.database(max_size=1, acquire_timeout=5) as db:
+        for _ in range(3):
+            async for _ in db.iterate(touching):
+                pass
+            assert db.pin_reason is None
+            assert await db.fetch_val("select 1") == 1
+
+
 async def test_streams_in_a_transaction_share_it(backend: Backend) -> None:
     async with backend.database(max_size=1) as db, backend.table(db) as table:
         async with db.transaction():

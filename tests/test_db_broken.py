@@ -627,7 +627,7 @@ async def test_statements_are_bounded_by_the_users_timeout(
 
 @with_server
 async def test_connecting_is_bounded(backend: Backend, proxy: Proxy) -> None:
-    async with through(backend, proxy, max_size=2, create_timeout=0.2) as db:
+    async with through(backend, proxy, max_size=2, create_timeout=1.0) as db:
         proxy.black_hole(True)
         results = await asyncio.gather(*(outcome(fetch(db)) for _ in range(4)))
         assert all(isinstance(each, TimeoutError) for each in results), results
@@ -881,6 +881,29 @@ async def test_who_asked_for_read_only_is_not_demoted(own: Backend) -> None:
             await db.execute(insert)
         await db.execute("rollback")
         assert await sessions(own, db, 2) == before
+
+
+@with_postgresql
+async def test_who_asked_for_read_only_by_a_statement_is_not_demoted(backend: Backend) -> None:
+    async with backend.database(min_size=2) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (1, 'a')"
+
+        async def in_a_block() -> None:
+            async with db.transaction():
+                await db.execute("set transaction read only")
+                await db.execute(insert)
+
+        async def in_the_session() -> None:
+            await db.execute("set default_transaction_read_only = on")
+            await db.execute(insert)
+
+        for work in (in_a_block, in_the_session):
+            created = db.pool.stats().created
+            with drivers_error():
+                await asyncio.create_task(work())
+            await db.execute("select 1")
+            assert db.pool.stats().created == created
+            assert db.pool.stats().destroyed == {}
 
 
 @with_mysql

@@ -1112,7 +1112,7 @@ async def test_a_ping_without_an_answer(backend: Backend) -> None:
 
 @served
 async def test_the_health_check_pings(backend: Backend) -> None:
-    async with on_the_wire(backend, healthcheck_interval=0.01, hook_timeout=0.2) as (db, trips):
+    async with on_the_wire(backend, healthcheck_interval=0.01) as (db, trips):
         proxy: Proxy = trips.proxy
         await db.fetch_val("select 1")
         before = proxy.round_trips

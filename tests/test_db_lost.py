@@ -148,6 +148,8 @@ async def test_begin_and_a_killed_session(backend: Backend, end: str) -> None:
         else:
             with pytest.raises(Lost):
                 await at.db.commit()
+            await every_statement_is_refused(at.db, "rolled_back")  # it is no end
+            await at.db.rollback()
         await at.insert(3)
         assert await at.rows() == [3]
 
@@ -560,6 +562,8 @@ async def test_an_implicit_commit(backend: Backend, style: str, fails: bool) -> 
                     await change()
                     await at.db.commit()
             assert caught.value.outcome == "committed"
+            if style == "begin":
+                await at.db.rollback()
             await at.insert(3)
             assert await at.rows() == [1, 3]
         finally:
@@ -678,8 +682,80 @@ async def test_a_raw_end(backend: Backend, sql: str, expected: str, style: str) 
                 async with at.db.transaction():
                     await change()
         assert caught.value.outcome == expected
+        if style == "begin":
+            await every_statement_is_refused(at.db, expected)
+            await at.db.rollback()
         await at.insert(4)
         assert await at.rows() == [*kept, 4]
+
+
+ENDED_AND_BEGUN = {
+    "asyncpg": ["COMMIT; BEGIN", "COMMIT AND CHAIN", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"],
+    "mysql": ["BEGIN", "START TRANSACTION", "COMMIT AND CHAIN", "ROLLBACK AND CHAIN"],
+}
+ENDED_AND_BEGUN["psycopg"] = ENDED_AND_BEGUN["asyncpg"]
+
+
+@with_server
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("leaving", ["normally", "by an exception"])
+async def test_a_transaction_that_another_one_follows(
+    backend: Backend, number: int, leaving: str
+) -> None:
+    """What comes after it would be another transaction, and the block half of both."""
+    sql = ENDED_AND_BEGUN[backend.name][number]
+    undone = sql.startswith("ROLLBACK")
+    async with setting(backend) as at:
+        with pytest.raises((Lost, KeyError)) as caught:
+            async with at.db.transaction():
+                await at.insert(1)
+                await at.db.execute(sql)
+                await every_statement_is_refused(at.db, "rolled_back" if undone else "committed")
+                if leaving == "by an exception":
+                    raise KeyError
+        assert isinstance(caught.value, Lost) == (leaving == "normally")
+        assert not at.db.in_transaction
+        assert at.db.pin_reason is None
+        await at.insert(4)
+        assert await at.rows() == ([4] if undone else [1, 4])
+
+
+async def test_a_commit_of_what_is_lost_is_no_end(backend: Backend) -> None:
+    async with setting(backend) as at:
+        with pytest.raises(Lost):
+            async with at.db.transaction():
+                await at.insert(1)
+                await at.db.execute("COMMIT")
+                with pytest.raises(Lost):
+                    await at.db.commit()
+                await every_statement_is_refused(at.db, "committed")
+                with pytest.raises(Lost):
+                    await at.db.execute_many(f"insert into {at.table} values (?, ?)", [])
+        await at.insert(4)
+        assert await at.rows() == [1, 4]
+
+
+@with_postgresql
+async def test_rollback_after_a_commit_that_was_refused(backend: Backend) -> None:
+    """The usual way to write it must not hide the error of the server."""
+    async with setting(backend) as at:
+        await at.db.execute(
+            f"alter table {at.table} add constraint later_{at.table} unique (name) "
+            f"deferrable initially deferred"
+        )
+        await at.db.begin()
+        await at.insert(1)
+        await at.insert(2)
+        with drivers_error():
+            try:
+                await at.db.commit()
+            except BaseException:
+                await at.db.rollback()
+                raise
+        with pytest.raises(cenote.PoolError, match="nothing to roll back"):
+            await at.db.rollback()
+        await at.insert(3)
+        assert await at.rows() == [3]
 
 
 @pytest.mark.parametrize(("sql", "expected"), RAW_ENDS)

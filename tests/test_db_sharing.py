@@ -236,15 +236,26 @@ async def test_a_grandchild_and_a_nested_block_warn(backend: Backend) -> None:
                 await asyncio.create_task(child())
 
 
-async def test_a_raw_transaction_does_not_warn_but_is_not_shared_either(backend: Backend) -> None:
+@pytest.mark.parametrize("pinned", [False, True])
+async def test_a_raw_transaction_warns_as_well(backend: Backend, pinned: bool) -> None:
     async with backend.database() as db, backend.table(db) as table:
+        count = f"select count(*) from {table}"
+        statement = await db.prepare("select 1") if pinned else None
+        for end in ("ROLLBACK", "COMMIT"):
+            await db.execute(backend.raw_begin)
+            await db.execute(f"insert into {table} values (1, 'a')")
+            with pytest.warns(TransactionScopeWarning, match="inside the transaction of task"):
+                assert await asyncio.create_task(db.fetch_val(count)) == 0
+            await db.execute(end)
+            assert await asyncio.create_task(db.fetch_val(count)) == int(end == "COMMIT")
+        if statement is not None:
+            await statement.close()
+    async with backend.database(child_tasks="error") as db:
         await db.execute(backend.raw_begin)
-        await db.execute(f"insert into {table} values (1, 'a')")
-        child = asyncio.create_task(db.fetch_val(f"select count(*) from {table}"))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TransactionScopeWarning)
-            assert await child == 0
-        await db.execute("ROLLBACK")
+        with pytest.raises(TransactionScopeWarning):
+            await asyncio.create_task(db.fetch_val("select 1"))
+        await db.rollback()
+        await asyncio.create_task(db.fetch_val("select 1"))
 
 
 async def test_two_databases_are_not_confused(backend: Backend) -> None:
@@ -366,6 +377,8 @@ async def test_a_handle_after_the_end(backend: Backend) -> None:
                 tx.fetch_one("select 1"),
                 tx.fetch_val("select 1"),
                 tx.execute_many("select ?", [[1]]),
+                tx.execute_many("select ?", []),
+                tx.prepare("select 1"),
                 anext(tx.iterate("select 1")),
                 tx.join().__aenter__(),
             ):
@@ -390,6 +403,51 @@ async def test_a_handle_after_the_end(backend: Backend) -> None:
         with pytest.raises(RuntimeError, match="used before"):
             async with tx:
                 pass
+
+
+async def test_a_statement_prepared_by_the_handle(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+
+        async def other() -> Any:
+            async with await tx.prepare(f"insert into {table} values (?, 'a')") as statement:
+                await statement.execute([1])
+                await statement.execute([2])
+            return await tx.prepare(f"select count(*) from {table} where id > ?")
+
+        async with db.transaction() as tx:
+            statement = await asyncio.create_task(other())
+            assert await statement.fetch_val([0]) == 2
+        await statement.close()
+        assert await db.fetch_val(f"select count(*) from {table}") == 2
+
+
+async def test_savepoints_left_in_the_wrong_order_are_undone(backend: Backend) -> None:
+    """Each of the two tasks is told that its block failed, so nothing of either may stay."""
+    async with backend.database() as db, backend.table(db) as table:
+        first_is_in, second_is_in, first_is_out = (asyncio.Event() for _ in range(3))
+
+        async def first(tx: Any) -> None:
+            async with tx.join():
+                with pytest.raises(cenote.PoolError, match="reverse order"):
+                    async with db.transaction():
+                        await db.execute(f"insert into {table} values (1, 'a')")
+                        first_is_in.set()
+                        await second_is_in.wait()
+            first_is_out.set()
+
+        async def second(tx: Any) -> None:
+            async with tx.join():
+                await first_is_in.wait()
+                with pytest.raises(TransactionClosedError):
+                    async with db.transaction():
+                        await db.execute(f"insert into {table} values (2, 'a')")
+                        second_is_in.set()
+                        await first_is_out.wait()
+
+        async with db.transaction() as tx:
+            await db.execute(f"insert into {table} values (3, 'a')")
+            await asyncio.gather(first(tx), second(tx))
+        assert [row[0] for row in await db.fetch_all(f"select id from {table}")] == [3]
 
 
 async def under_way(tx: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Literal
 from .placeholders import Dialect, tokens
 
 Control = Literal["begin", "commit", "rollback"]
+READ_ONLY = re.compile(r"\bread\s+only\b|read_only")
 Items = list[str]
 
 VERSION_COMMENT = "/*!"  # the item for one: MySQL runs what is inside
@@ -28,6 +29,8 @@ class Analysis:
 
     touches: str | None  # why the session is touched, such as "SET"; None: it is not
     control: Control | None  # of the last statement that begins or ends a transaction
+    ends: Control | None  # how the first one that ends a transaction does it; None: there is none
+    read_only: bool  # asked for, with BEGIN or SET
     keyword: str  # the first, in upper case; "" if there is none
     statements: int  # that are not empty
 
@@ -37,6 +40,7 @@ def analyse(text: str, dialect: Dialect) -> Analysis:
     rules = _RULES.get(dialect.name, _POSTGRESQL)
     touches: str | None = None
     control: Control | None = None
+    ends: Control | None = None
     keyword = ""
     count = 0
     lowered = text.lower()
@@ -51,8 +55,11 @@ def analyse(text: str, dialect: Dialect) -> Analysis:
         touches = touches or rules.by_statement(statement)
         if suspicious:
             touches = touches or rules.by_content(items)
-        control = rules.control(statement) or control
-    return Analysis(touches, control, keyword, count)
+        found = rules.control(statement)
+        control = found or control
+        ends = ends or (rules.begin_ends if found == "begin" else found)
+    read_only = bool(READ_ONLY.search(lowered)) and (control == "begin" or keyword == "SET")
+    return Analysis(touches, control, ends, read_only, keyword, count)
 
 
 class _Rules:
@@ -63,6 +70,7 @@ class _Rules:
     touching: re.Pattern[str]  # first words that say enough
     suspicious: tuple[str, ...]  # a text without any of these is known by the heads of statements
     committing: tuple[str, ...] = ("COMMIT", "END")
+    begin_ends: Control | None = None  # what BEGIN does to a transaction that is open
 
     def split(self, items: Items) -> Iterator[Items]:
         """The statements that are not empty."""
@@ -163,6 +171,7 @@ class _MySQL(_Rules):
     )
     suspicious = ("_lock", "last_insert_id", "@", ":=", "/*!", "/*m!")
     committing = ("COMMIT",)
+    begin_ends = "commit"
 
     def end(self, items: Items, start: int) -> int:
         """What has a body goes on to the end of the text: bodies are not read."""
@@ -235,12 +244,6 @@ class _SQLite(_Rules):
         pragma = _name(items, at)
         sets = items[at + 1 : at + 2] in (["="], ["("])
         return f"PRAGMA {pragma}" if sets and not self.reading.fullmatch(pragma) else None
-
-    def by_content(self, items: Items) -> str | None:
-        for table in ("sqlite_temp_master", "sqlite_temp_schema"):
-            if table.upper() in items or f'"{table}' in items:
-                return table
-        return super().by_content(items)
 
 
 _POSTGRESQL = _PostgreSQL()

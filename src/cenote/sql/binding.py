@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Coroutine
+from collections.abc import Awaitable, Callable, Container
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import errors
@@ -11,6 +11,7 @@ from ..errors import PoolError, TransactionLostError
 from ..observe import task_name
 from .driver import Link, Source
 from .query import Query
+from .scope import enter_scope, leave_scope
 from .turn import Turn
 
 if TYPE_CHECKING:
@@ -44,12 +45,33 @@ class Pin:
     """An open statement or stream. The lease holds this one, and not the statement itself, which
     may be collected: then its finalizer drops the pin."""
 
-    __slots__ = ("exclusive", "reason", "source")
+    __slots__ = ("collected", "exclusive", "reason", "source")
 
     def __init__(self, reason: str, source: Any, *, exclusive: bool = False) -> None:
+        self.collected = False  # the statement or stream was, in any thread
         self.reason = reason
         self.source = source  # what has to be closed on the link
         self.exclusive = exclusive  # a stream beside which nothing else can run
+
+
+class RawTransaction:
+    """One that a task began with a statement of its own, for tasks that it starts inside."""
+
+    __slots__ = ("__weakref__", "_lease")
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    @property
+    def is_open(self) -> bool:
+        return self._lease.inside and self._lease.link is not None
+
+    @property
+    def task_name(self) -> str:
+        return task_name(self._lease.task)
+
+    def is_of(self, branch: object) -> bool:
+        return self._lease.branch is branch
 
 
 class Lease:
@@ -66,6 +88,7 @@ class Lease:
         "lost",
         "pins",
         "private",
+        "raw",
         "read_only",
         "task",
         "touched",
@@ -86,7 +109,8 @@ class Lease:
         self.touched: str | None = None  # by a statement
         self.lost: Lost | None = None
         self.inside = False  # a transaction, when last looked at: dead drivers forget it
-        self.read_only = False  # asked for by a raw BEGIN
+        self.raw: RawTransaction | None = None
+        self.read_only = False  # asked for by a raw statement
         self.ended = False  # its task is over, or the database is closed
         task.add_done_callback(self.task_done)
 
@@ -101,10 +125,11 @@ class Lease:
         ):
             return IN_TRANSACTION
         for pin in self.pins:
-            return pin.reason
+            if not pin.collected:
+                return pin.reason
         if self.blocks:
             return "inside connection()"
-        if self.touched is not None:
+        if self.touched is not None and not self.private:
             return f"session state touched by {self.touched}"
         return None
 
@@ -199,17 +224,14 @@ class Lease:
         verb: str | None = None,
         pin: Pin | None = None,
         transaction: Transaction | None = None,
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Awaitable[R]:
         """One statement, when it is its turn. `verb`: what it is, if it has no text of its own;
         `pin`: of the statement or stream that runs it; `transaction`: which has to be open still.
         """
         work = self.run_alone(call, query, pin=pin, transaction=transaction)
-        if self.branch.database._observers:
-            if query is not None:
-                return self.branch.observed(query.keyword, query.text, work)
-            if verb is not None:
-                return self.branch.observed(verb, verb, work)
-        return work
+        if query is not None:
+            return self.branch.watched(query.keyword, query.text, work)
+        return work if verb is None else self.branch.watched(verb, verb, work)
 
     async def run_alone(
         self,
@@ -275,7 +297,9 @@ class Lease:
             link.touched = self.touched = query.touches
         if query.control is not None:
             link.status = None
-            self.read_only = " READ ONLY" in " ".join(query.text.upper().split())
+            self.read_only = query.read_only
+        elif query.read_only:
+            self.read_only = True
 
     def check(self, pin: Pin | None = None, *, turn: bool = False) -> Link:
         """The link, if a statement may run on it now; `turn`: it is the caller's."""
@@ -289,8 +313,11 @@ class Lease:
             raise self.lost.error()
         if link is None or self.ended:
             raise self.branch.gone()
-        for each in self.pins:
-            if each.exclusive and each is not pin:
+        for each in [*self.pins] if self.pins else ():
+            if each.exclusive and each.collected:
+                del self.pins[each]
+                link.leftovers.append(each.source)  # to be closed first
+            elif each.exclusive and each is not pin:
                 raise PoolError(
                     f"{self.branch.label}: this driver cannot run another statement on the same "
                     f"connection while a {each.reason}. Read it to its end or aclose() it first."
@@ -307,12 +334,23 @@ class Lease:
 
     def succeeded(self, link: Link, query: Query | None) -> None:
         self.inside = link.in_transaction  # it has just answered, so the driver knows
-        if self.transactions and not self.inside:
-            control = None if query is None else query.control
+        if query is not None and query.control is not None:
+            self.controlled(query.control)
+        if self.transactions and not (self.inside and (query is None or query.ends is None)):
+            ends = None if query is None else query.ends
             what = "this statement" if query is None else f"{query!r}"
             # COMMIT of an aborted transaction is answered with ROLLBACK.
-            outcome = ENDED_BY.get("rollback" if link.status == "ROLLBACK" else control)
+            outcome = ENDED_BY.get("rollback" if link.status == "ROLLBACK" else ends)
             self.lose(outcome or "committed", f"{what} ended it", None)
+
+    def controlled(self, control: str) -> None:
+        """A raw BEGIN opens a transaction for those who look for one, too, and its end ends it."""
+        if self.raw is not None:
+            leave_scope(self.raw)
+            self.raw = None
+        if control == "begin" and self.inside and not self.transactions:
+            self.raw = RawTransaction(self)
+            enter_scope(self.raw)
 
     def failed(self, link: Link, query: Query | None, error: BaseException, inside: bool) -> None:
         """After a statement that raised: is the link usable, is the transaction still there?
@@ -332,7 +370,7 @@ class Lease:
 
     @property
     def reads_only(self) -> bool:
-        return self.transactions[0].read_only if self.transactions else self.read_only
+        return self.read_only or bool(self.transactions and self.transactions[0].read_only)
 
     def lose(self, outcome: Outcome, why: str, cause: BaseException | None) -> None:
         if self.lost is None:
@@ -411,7 +449,7 @@ class Lease:
 
     def unbind(self) -> None:
         self.claim.reason = None
-        self.touched = None
+        self.raw = self.touched = None
         self.task.remove_done_callback(self.task_done)
         self.branch.unbind(self)
 

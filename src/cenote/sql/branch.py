@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import partial, wraps
 from operator import methodcaller
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from .. import errors
 from ..bound import is_monotonic
@@ -52,6 +53,7 @@ class Branch:
         self.joined: dict[Any, Transaction] = {}  # task -> the transaction of another
         self.links: set[Link] = set()  # all that are open
         self.epoch = 0  # counted up when a connection is lost: the others are suspect
+        self.refused: WeakSet[Any] = WeakSet()  # tasks whose commit() has failed
         self.over = False
         self._closing: set[Link] = set()  # that end in proper form just now
         self._all_closed = asyncio.Event()  # after the end
@@ -237,6 +239,9 @@ class Branch:
         """The task's lease, or a new one; a private one is always new."""
         if not private and (lease := self.lease()) is not None:
             return lease
+        return await self.new_lease(private=private)
+
+    async def new_lease(self, *, private: bool = False) -> Lease:
         task = self.current_task()
         claim = self.pool.acquire()
         link = await claim
@@ -257,6 +262,10 @@ class Branch:
             del self.leases[lease.task]
 
     # -- statements ------------------------------------------------------------------------------
+
+    def watched(self, operation: str, text: str, work: Coroutine[Any, Any, R]) -> Awaitable[R]:
+        """The work, with those who watch statements told of it, if there are any."""
+        return self.observed(operation, text, work) if self.database._observers else work
 
     async def observed(self, operation: str, text: str, work: Awaitable[R]) -> R:
         """Tell those who watch statements of its beginning and its end."""
@@ -302,6 +311,9 @@ class Branch:
         """Pinned, or given back."""
         lease = self.bind(link, claim, self.current_task())
         lease.note(link, query)
+        lease.inside = link.in_transaction
+        if query.control is not None:
+            lease.controlled(query.control)
         lease.settle()
 
     async def try_again(

@@ -15,11 +15,11 @@ from ..hooks import is_awaitable
 from ..observe import logger
 from ..pool import Pool
 from . import driver as drivers
-from .binding import Lease, Pin
+from .binding import Lease
 from .branch import Branch, statement
 from .driver import Link, Plan
 from .query import Query, queries
-from .statement import Statement, Stream
+from .statement import Statement, Stream, prepare
 from .transaction import Transaction
 from .url import Secret, is_text, parse
 
@@ -102,8 +102,14 @@ class Database:
         query, text, rows = self._many(sql, parameters)
         branch = self._branch()
         if rows:
-            lease = await branch.bound_lease()
-            await lease.run(lambda link: link.execute_many(text, rows), query)
+            work = self._execute_many(branch, query, text, rows)
+            await branch.watched(query.keyword, query.text, work)
+        elif (lease := branch.lease()) is not None:
+            lease.check()  # nothing to do is no reason not to say that the transaction is lost
+
+    async def _execute_many(self, branch: Branch, query: Query, text: str, rows: list[Any]) -> None:
+        lease = await branch.bound_lease()
+        await lease.run_alone(lambda link: link.execute_many(text, rows), query)
 
     @statement
     async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
@@ -129,15 +135,7 @@ class Database:
     async def prepare(self, sql: str) -> Statement:
         """A statement that stays prepared on the task's connection until it is closed."""
         query = self._query(sql)
-        lease = await self._branch().bound_lease()
-        return await lease.run(lambda link: self._prepare(lease, link, query), None)
-
-    async def _prepare(self, lease: Lease, link: Link, query: Query) -> Statement:
-        named = query.template({})
-        template = named if named.names else query.template(())
-        pin = Pin(f"statement is open ({query!r})", await link.prepare(template, query.text))
-        lease.pins[pin] = None
-        return Statement(lease, pin, query)
+        return await prepare(await self._branch().bound_lease(), query)
 
     def _many(self, sql: str, parameters: Iterable[Any]) -> tuple[Query, str, list[Any]]:
         query = self._query(sql)
@@ -159,29 +157,45 @@ class Database:
 
     async def begin(self, *, isolation: str | None = None, read_only: bool = False) -> None:
         """Begin a transaction that ends with commit() or rollback(), or with the task."""
-        lease = self._branch().lease()
+        branch = self._branch()
+        lease = branch.lease()
         if lease is not None and lease.lost is None and self.in_transaction:
             raise PoolError(
                 "a transaction is open already: commit() or rollback() it first, "
                 "or use `async with db.transaction()` for a savepoint"
             )
+        branch.refused.discard(branch.current_task())
         await Transaction(self, isolation, read_only).start()
 
     async def commit(self) -> None:
         """Of the transaction that `begin()` began."""
         lease = self._lease_in_transaction("commit")
+        if lease.lost is not None:
+            raise lease.lost.error()  # and so on, until rollback() or the end of the block
         if not lease.transactions:
             lease.check_alive()
             await lease.run(lambda link: link.commit(), self._query("COMMIT"))
             return
         transaction = lease.transactions[-1]
-        if transaction._block and lease.lost is None:
+        if transaction._block:
             raise PoolError("inside a transaction() block: leave the block to commit")
-        await transaction.commit()
+        try:
+            await transaction.commit()
+        except Exception:
+            lease.branch.refused.add(lease.task)
+            raise
 
     async def rollback(self) -> None:
-        """Of everything, also inside of nested blocks; the task goes on outside a transaction."""
-        lease = self._lease_in_transaction("roll back")
+        """Of everything, also inside of nested blocks; the task goes on outside a transaction.
+        After a commit() that raised there is nothing to do, and that is no error."""
+        refused, task = self._branch().refused, self._branch().current_task()
+        try:
+            lease = self._lease_in_transaction("roll back")
+        except PoolError:
+            if task not in refused:
+                raise
+            refused.discard(task)
+            return
         transactions = [*lease.transactions]
         for transaction in transactions[1:]:
             transaction.is_open = False
@@ -349,7 +363,12 @@ class Database:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("%s: not closed in order", self._label, exc_info=True)
 
     def _branch(self) -> Branch:
         if self._closed:

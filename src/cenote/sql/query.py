@@ -16,7 +16,8 @@ REMEMBERED = 2048  # texts for each database
 class Query:
     """One text, analysed for one driver."""
 
-    __slots__ = ("_driver", "_named", "_positional", "control", "keyword", "text", "touches")
+    __slots__ = ("_driver", "_named", "_positional", "control", "ends", "keyword", "read_only",
+                 "text", "touches")  # fmt: skip
 
     def __init__(self, driver: Driver, text: str) -> None:
         if not isinstance(text, str):
@@ -25,6 +26,8 @@ class Query:
         self.text = text
         self.touches = facts.touches
         self.control = facts.control
+        self.ends = facts.ends
+        self.read_only = facts.read_only
         self.keyword = facts.keyword
         self._driver = driver
         self._positional: Template | None = None

@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import ref
 
 if TYPE_CHECKING:
+    from .binding import RawTransaction
     from .branch import Branch
     from .transaction import Transaction
+
+    AnyTransaction: TypeAlias = Transaction | RawTransaction
 
 Task = asyncio.Task[Any]
 
@@ -26,23 +29,23 @@ class Scope:
 
     __slots__ = ("_transaction", "outer")
 
-    def __init__(self, transaction: Transaction, outer: Scope | None) -> None:
+    def __init__(self, transaction: AnyTransaction, outer: Scope | None) -> None:
         self._transaction = ref(transaction)
         self.outer = outer
 
     @property
-    def transaction(self) -> Transaction | None:
+    def transaction(self) -> AnyTransaction | None:
         return self._transaction()
 
 
 scope: ContextVar[Scope | None] = ContextVar("cenote.scope", default=None)
 
 
-def enter_scope(transaction: Transaction) -> None:
+def enter_scope(transaction: AnyTransaction) -> None:
     _everywhere(_enter, transaction)
 
 
-def leave_scope(transaction: Transaction) -> None:
+def leave_scope(transaction: AnyTransaction) -> None:
     """If the context is the one that entered it; in another one it is over all the same."""
     _everywhere(_leave, transaction)
 
@@ -52,14 +55,14 @@ def forget_scope(branch: Branch) -> None:
     _everywhere(_forget, branch)
 
 
-def _enter(transaction: Transaction) -> None:
+def _enter(transaction: AnyTransaction) -> None:
     outer = scope.get()
     while outer is not None and _is_over(outer):
         outer = outer.outer
     scope.set(Scope(transaction, outer))
 
 
-def _leave(transaction: Transaction) -> None:
+def _leave(transaction: AnyTransaction) -> None:
     here = scope.get()
     if here is not None and here.transaction is transaction:
         scope.set(here.outer)
@@ -82,7 +85,7 @@ def _everywhere(change: Callable[[Any], None], argument: Any) -> None:
             pass  # a task that was given the context of its parent: done above
 
 
-def open_transactions() -> Iterator[Transaction]:
+def open_transactions() -> Iterator[AnyTransaction]:
     """Those in which the running task was started, the innermost first."""
     here = scope.get()
     while here is not None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import PoolError, transaction_over
 from .binding import Lease, Pin
-from .driver import Arguments, Prepared
+from .driver import Arguments, Link, Prepared
 from .query import Query
 
 if TYPE_CHECKING:
+    from .branch import Branch
     from .database import Database
     from .transaction import Transaction
 
@@ -97,6 +98,7 @@ class Statement:
     def __del__(self) -> None:
         lease, pin = self._lease, self._pin
         if pin in lease.pins:
+            pin.collected = True
             lease.branch.post(lambda: lease.forget_pin(pin))
 
     def __repr__(self) -> str:
@@ -124,6 +126,18 @@ class Statement:
                 f"its connection was lost. Prepare it again."
             )
         return self._pin.source  # type: ignore[no-any-return]
+
+
+async def prepare(lease: Lease, query: Query, transaction: Transaction | None = None) -> Statement:
+    async def ready(link: Link) -> Statement:
+        """Pinned in the very step in which it is prepared."""
+        named = query.template({})
+        template = named if named.names else query.template(())
+        pin = Pin(f"statement is open ({query!r})", await link.prepare(template, query.text))
+        lease.pins[pin] = None
+        return Statement(lease, pin, query)
+
+    return await lease.run_alone(ready, None, transaction=transaction)
 
 
 class Stream:
@@ -214,20 +228,23 @@ class Stream:
     def __del__(self) -> None:
         lease, pin = self._lease, self._pin
         if lease is not None and pin is not None and pin in lease.pins:
+            pin.collected = True
             lease.branch.post(lambda: lease.forget_pin(pin))
 
     async def _open(self) -> None:
-        lease = self._lease = await self._find_lease()
-        reason = f"stream is open ({self._query!r})"
-        query = self._query
+        branch, query = self._database._branch(), self._query
         try:
-            pin = await lease.run(
-                lambda link: self._start(lease, reason), query, transaction=self._owner
-            )
+            self._pin = await branch.watched(query.keyword, query.text, self._open_on(branch))
         except BaseException:
             self._over = True
             raise
-        self._pin = pin
+
+    async def _open_on(self, branch: Branch) -> Pin:
+        lease = self._lease = await self._find_lease(branch)
+        reason = f"stream is open ({self._query!r})"
+        return await lease.run_alone(
+            lambda link: self._start(lease, reason), self._query, transaction=self._owner
+        )
 
     async def _start(self, lease: Lease, reason: str) -> Pin:
         """Pinned in the very step in which it is open."""
@@ -239,8 +256,7 @@ class Stream:
         lease.pins[pin] = None
         return pin
 
-    async def _find_lease(self) -> Lease:
-        branch = self._database._branch()
+    async def _find_lease(self, branch: Branch) -> Lease:
         if self._owner is not None:
             return self._owner._open_lease()
         lease = branch.lease()

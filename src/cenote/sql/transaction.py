@@ -12,9 +12,10 @@ from ..observe import logger, task_name
 from .binding import Lease, Pin
 from .driver import ISOLATIONS, Isolation
 from .scope import enter_scope, leave_scope
-from .statement import Stream
+from .statement import Statement, Stream, prepare
 
 if TYPE_CHECKING:
+    from .branch import Branch
     from .database import Database
 
 
@@ -66,33 +67,46 @@ class Transaction:
         if self._entered:
             raise RuntimeError("this transaction was used before; call db.transaction() for each")
         branch = self._database._branch()
-        lease = await branch.bound_lease()
-        self._entered = True
-        self._lease = lease
+        lease = branch.lease()
+        if lease is not None and (lease.transactions or lease.check().in_transaction):
+            await self._set_savepoint(lease)
+        else:
+            await branch.watched("BEGIN", "BEGIN", self._begin(branch, lease))
+
+    async def _begin(self, branch: Branch, lease: Lease | None) -> None:
+        if lease is None:
+            lease = await branch.new_lease()
         try:
-            link = lease.check()
-            self._older = {*lease.pins}
-            if lease.transactions or link.in_transaction:
-                if self._isolation is not None or self.read_only:
-                    raise ValueError(
-                        "a transaction inside another is a savepoint: isolation and read_only "
-                        "belong to the outermost one"
-                    )
-                self._savepoint = f"cenote_{len(lease.transactions) + 1}"
-                await lease.run(
-                    lambda link: link.execute(f"SAVEPOINT {self._savepoint}", None), None
-                )
-            else:
-                await lease.run(
-                    lambda link: link.begin(self._isolation, self.read_only), None, verb="BEGIN"
-                )
-                if lease.ended:
-                    raise branch.gone()
-                if lease.link is None:
-                    raise errors.transaction_lost("rolled_back", "its connection was lost")
+            self._enter(lease)
+            await lease.run_alone(lambda link: link.begin(self._isolation, self.read_only), None)
+            if lease.ended:
+                raise branch.gone()
+            if lease.link is None:
+                raise errors.transaction_lost("rolled_back", "its connection was lost")
         except BaseException:
             lease.settle()
             raise
+        self._entered_in(lease)
+
+    async def _set_savepoint(self, lease: Lease) -> None:
+        if self._isolation is not None or self.read_only:
+            raise ValueError(
+                "a transaction inside another is a savepoint: isolation and read_only belong to "
+                "the outermost one"
+            )
+        self._enter(lease)
+        self._savepoint = f"cenote_{len(lease.transactions) + 1}"
+        text = f"SAVEPOINT {self._savepoint}"
+        await lease.run_alone(lambda link: link.execute(text, None), None)
+        self._entered_in(lease)
+
+    def _enter(self, lease: Lease) -> None:
+        self._entered = True
+        self._lease = lease
+        lease.check()
+        self._older = {*lease.pins}
+
+    def _entered_in(self, lease: Lease) -> None:
         self.is_open = True
         lease.transactions.append(self)
         lease.settle()
@@ -101,12 +115,13 @@ class Transaction:
     async def commit(self) -> None:
         lease = self._open_lease()
         try:
-            if lease.lost is not None:
-                raise lease.lost.error()
+            if (lost := lease.lost) is not None:
+                if self._savepoint is None:
+                    await self._roll_back_all(lease)  # what goes on in its place, if anything does
+                raise lost.error()
             if self._savepoint is None:
                 await self._commit(lease)
             else:
-                self._check_top(lease)
                 await self._release_savepoint(lease)
         except BaseException as error:
             self._broken_off(lease, error)
@@ -143,8 +158,9 @@ class Transaction:
 
     async def _release_savepoint(self, lease: Lease) -> None:
         text = f"RELEASE SAVEPOINT {self._savepoint}"
-        lease.cut_streams(self._older)
         try:
+            self._check_top(lease)
+            lease.cut_streams(self._older)
             await lease.run(lambda link: link.execute(text, None), None)
         except Exception:
             if lease.link is not None and lease.lost is None:
@@ -276,10 +292,10 @@ class Transaction:
 
     async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
         """Run a statement once for each element of `parameters`: all of it or nothing."""
-        database = self._database
-        query, text, rows = database._many(sql, parameters)
+        query, text, rows = self._database._many(sql, parameters)
+        lease = self._open_lease()
+        lease.check()
         if rows:
-            lease = self._open_lease()
             await lease.run(lambda link: link.execute_many(text, rows), query, transaction=self)
 
     async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
@@ -299,6 +315,10 @@ class Transaction:
         query = self._database._query(sql)
         text, arguments = query.bind(parameters)
         return Stream(self._database, query, text, arguments, owner=self)
+
+    async def prepare(self, sql: str) -> Statement:
+        """A statement that stays prepared on the connection until it is closed."""
+        return await prepare(self._open_lease(), self._database._query(sql), self)
 
     async def _run(self, name: str, sql: str, parameters: Any) -> Any:
         query = self._database._query(sql)
