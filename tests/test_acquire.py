@@ -885,6 +885,77 @@ async def test_a_factory_that_ignores_its_cancellation_loses_its_slot_and_its_la
     pool.release(resource)
 
 
+class Deaf:
+    """An async factory that ignores its cancellation until `end` is set."""
+
+    def __init__(self):
+        self.end = asyncio.Event()
+
+    async def __call__(self):
+        while not self.end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.end.wait()
+        return "late"
+
+
+@virtual_time
+@pytest.mark.parametrize("destructor", [None, "sync", "async"])
+async def test_what_a_factory_makes_long_after_it_was_given_up_is_counted(make_pool, destructor):
+    factory, destroyed, events = Deaf(), [], []
+
+    async def slowly(resource):
+        await asyncio.sleep(1)
+        destroyed.append(resource)
+
+    hooks = {"sync": destroyed.append, "async": slowly}
+    pool = make_pool(factory, destructor=hooks.get(destructor), create_timeout=1)
+    pool.subscribe(events.append)
+    with pytest.raises(TimeoutError, match="create_timeout"):
+        await pool.acquire()
+    await advance(8)
+    assert (pool.stats().created, len(destroyed)) == (0, 0)
+    factory.end.set()
+    await advance(1)
+    assert destroyed == ([] if destructor is None else ["late"])
+    assert (pool.stats().created, pool.stats().destroyed) == (1, {"late": 1})
+    created, gone = events[-2:]
+    assert (created.kind, created.resource) == ("created", "late")
+    assert created.duration == pytest.approx(9.1)
+    assert (gone.kind, gone.resource, gone.reason) == ("destroyed", "late", "late")
+
+
+@virtual_time
+async def test_what_a_factory_makes_after_its_pool_is_closed_is_counted(make_pool):
+    factory, destroyed = Deaf(), []
+    pool = make_pool(factory, destructor=destroyed.append)
+    task = asyncio.create_task(pool.acquire())
+    await settle()
+    await pool.close()
+    assert isinstance(await outcome(task), cenote.PoolClosedError)
+    assert pool.stats().created == 0
+    factory.end.set()
+    await settle()
+    assert destroyed == ["late"]
+    assert (pool.stats().created, pool.stats().destroyed) == (1, {"late": 1})
+
+
+@virtual_time
+async def test_a_failing_destructor_of_what_came_late_is_logged_and_sent(make_pool, caplog):
+    factory, events, fault = Deaf(), [], Broken()
+
+    def destructor(resource):
+        raise fault
+
+    pool = make_pool(factory, destructor=destructor, create_timeout=1)
+    pool.subscribe(events.append)
+    with pytest.raises(TimeoutError, match="create_timeout"):
+        await pool.acquire()
+    factory.end.set()
+    await settle()
+    assert events[-1].error is fault
+    assert "the destructor failed" in caplog.text
+
+
 # -- the timeout -----------------------------------------------------------------------------------
 
 

@@ -1300,6 +1300,24 @@ async def test_failure_rate_opens_only_at_its_threshold(make_pool):
 
 
 @pytest.mark.virtual_time
+async def test_failure_rate_judges_after_a_success_as_well(make_pool):
+    pool = make_pool(Thing, strategy=FailureRate(minimum_calls=20))
+    await fail(pool, 15)
+    await succeed(pool, 4)
+    assert pool.state is CircuitState.ACTIVE
+    await succeed(pool)  # 15 of 20
+    assert pool.state is CircuitState.INACTIVE
+
+
+@pytest.mark.virtual_time
+async def test_failure_rate_stays_closed_after_enough_successes(make_pool):
+    pool = make_pool(Thing, strategy=FailureRate(minimum_calls=20))
+    await fail(pool, 9)
+    await succeed(pool, 20)
+    assert pool.state is CircuitState.ACTIVE
+
+
+@pytest.mark.virtual_time
 async def test_failure_rate_forgets_what_left_its_window(make_pool):
     pool = make_pool(Thing, strategy=FailureRate(window=60, minimum_calls=4))
     await fail(pool, 3)

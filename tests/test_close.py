@@ -286,6 +286,79 @@ async def test_a_hanging_destructor_does_not_stop_the_others(make_pool):
     assert pool.stats().destroying == 0
 
 
+# -- the end of `async with pool` ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_failing_destructor_does_not_hide_the_cancellation_of_the_block(make_pool, kind):
+    pool = make_pool(Thing, destructor=of_kind(kind, raising(OSError("destructor"))), min_size=1)
+
+    async def use():
+        async with pool:
+            await asyncio.Event().wait()
+
+    using = await start(use())
+    using.cancel()
+    await asyncio.wait([using])
+    assert using.cancelled()
+    assert pool.closed
+
+
+@pytest.mark.virtual_time
+async def test_a_failing_destructor_does_not_hide_a_timeout_around_the_block(make_pool):
+    pool = make_pool(Thing, destructor=raising(OSError("destructor")), min_size=1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3), pool:
+            await asyncio.Event().wait()
+
+
+async def test_a_failing_destructor_does_not_hide_the_error_of_the_block(make_pool, caplog):
+    pool = make_pool(Thing, destructor=raising(OSError("destructor")), min_size=1)
+    events = record(pool)
+    with pytest.raises(ValueError, match="block"):
+        async with pool:
+            raise ValueError("block")
+    assert "the destructor failed" in caplog.text
+    assert [str(event.error) for event in events if event.kind == "destroyed"] == ["destructor"]
+
+
+async def test_a_block_left_normally_raises_what_close_raises(make_pool):
+    fault = OSError("destructor")
+    pool = make_pool(Thing, destructor=raising(fault), min_size=1)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with pool:
+            pass
+    assert caught.value.exceptions == (fault,)
+
+
+@pytest.mark.parametrize("fatal", [asyncio.CancelledError, SystemExit])
+async def test_a_destructors_end_of_the_program_comes_out_of_any_block(make_pool, fatal):
+    faults = [OSError("destructor"), fatal()]
+    pool = make_pool(Thing, destructor=lambda _: raising(faults.pop(0))(), min_size=2)
+    with pytest.raises(fatal):
+        async with pool:
+            raise ValueError("block")
+
+
+@pytest.mark.parametrize("error", [None, ValueError("block")])
+async def test_a_cancellation_while_the_block_closes_its_pool(make_pool, error):
+    destructor = Gated()
+    pool = make_pool(Thing, destructor=destructor, min_size=1)
+
+    async def use():
+        async with pool:
+            if error is not None:
+                raise error
+
+    using = await start(use())
+    using.cancel()
+    await asyncio.wait([using])
+    assert using.cancelled()
+    destructor.calls[0].set_exception(OSError("destructor"))
+    await settle()
+    assert pool.stats().destroying == 0
+
+
 # -- several callers, cancelled callers ----------------------------------------------------------
 
 
@@ -560,6 +633,87 @@ async def test_maintenance_stops(make_pool):
     pool.release(thing)
     await advance(100)
     assert things.calls == made
+
+
+def checked(hook, destructor):
+    """The options of a pool whose one resource is checked after a second."""
+    return {
+        "healthcheck": hook,
+        "healthcheck_interval": 1.0,
+        "hook_timeout": 5.0,
+        "destructor": destructor,
+        "min_size": 1,
+    }
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("kind", KINDS)
+async def test_close_interrupts_the_healthcheck_and_destroys_its_resource(make_pool, kind, caplog):
+    check, destroyed = Gated(), []
+    pool = make_pool(Thing, **checked(check, of_kind(kind, destroyed.append)))
+    events = record(pool)
+    await pool.open()
+    await advance(1)
+    assert (pool.active_count, destroyed) == (1, [])
+    began = now()
+    await pool.close()
+    assert now() == began
+    assert check.calls[0].cancelled()
+    assert destroyed == check.arguments
+    assert pool.stats().destroyed == {"closed": 1}
+    assert [event.kind for event in events] == ["opened", "created", "destroyed", "closed"]
+    assert not caplog.records
+
+
+@pytest.mark.virtual_time
+async def test_close_does_not_wait_for_a_healthcheck_that_ignores_its_cancellation(make_pool):
+    end, destroyed = asyncio.Event(), []
+
+    async def deaf(thing):
+        try:
+            await end.wait()
+        except asyncio.CancelledError:
+            await end.wait()
+
+    pool = make_pool(Thing, **checked(deaf, destroyed.append))
+    await pool.open()
+    await advance(1)
+    began = now()
+    await pool.close()
+    assert now() == pytest.approx(began + 0.1)
+    assert len(destroyed) == 1
+    end.set()
+    await settle()
+    assert len(destroyed) == 1
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_failure_of_a_checked_ones_destructor_is_in_the_group(make_pool, kind):
+    fault = ValueError("will not go")
+    pool = make_pool(Thing, **checked(Gated(), of_kind(kind, raising(fault))))
+    await pool.open()
+    await advance(1)
+    with pytest.raises(ExceptionGroup) as caught:
+        await pool.close()
+    assert caught.value.exceptions == (fault,)
+
+
+@pytest.mark.virtual_time
+async def test_a_drain_does_not_wait_for_a_healthcheck(make_pool):
+    check, destroyed, began = Gated(), [], now()
+    pool = make_pool(Thing, **checked(check, destroyed.append), max_size=2)
+    thing = await pool.acquire()
+    await pool.release(thing)
+    await advance(1)
+    other = await pool.acquire()  # beside the one that is checked
+    closing = await start(pool.close(drain=10))
+    assert not closing.done()
+    pool.release(other)
+    await closing
+    assert now() == began + 1
+    assert check.calls[0].cancelled()
+    assert len(destroyed) == 2
 
 
 # -- drain ---------------------------------------------------------------------------------------

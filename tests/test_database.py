@@ -363,6 +363,32 @@ async def test_streams_in_a_transaction_share_it(backend: Backend) -> None:
         assert db.pool.active_count == 0
 
 
+async def test_observers_hear_of_the_wait_too(backend: Backend) -> None:
+    """A full pool is seen where it hurts: in the statement that waits."""
+    select, insert = "select * from nowhere", "insert into nowhere values (?)"
+    async with backend.database(min_size=1, max_size=1, acquire_timeout=0.05) as db:
+        heard: list[tuple[str, Any]] = []
+
+        def observer(operation: str, text: str) -> Any:
+            heard.append((operation, text))
+            return lambda error: heard.append((operation, type(error)))
+
+        unobserve = db.observe(observer)
+        uses = {
+            ("SELECT", select): lambda: db.fetch_all(select),
+            ("SELECT", select + " "): lambda: anext(db.iterate(select + " ")),
+            ("INSERT", insert): lambda: db.execute_many(insert, [[1], [2]]),
+            ("BEGIN", "BEGIN"): lambda: db.transaction().__aenter__(),
+        }
+        async with db.pool.acquire(timeout=20):
+            for (operation, text), use in uses.items():
+                heard.clear()
+                with pytest.raises(cenote.AcquireTimeoutError):
+                    await asyncio.create_task(use())
+                assert heard == [(operation, text), (operation, cenote.AcquireTimeoutError)]
+        unobserve()
+
+
 async def test_connection_gives_the_drivers_own(backend: Backend) -> None:
     async with backend.database() as db:
         async with db.connection() as connection:

@@ -7,7 +7,7 @@ import pytest
 
 import cenote
 from clock import advance, settle
-from support import Holding, Thing, outcome
+from support import STYLES, Holding, Thing, outcome, styled
 
 from cenote.extras.logging import FIELDS, KINDS, attach  # isort: skip
 
@@ -65,6 +65,22 @@ async def test_a_failing_hook_names_the_pool(make_pool, caplog):
     pool.release(await pool.acquire())
     assert isinstance(await outcome(pool.close()), ExceptionGroup)
     (record,) = caplog.records
+    assert structured(record) == {"pool": "main"}
+
+
+@pytest.mark.parametrize("style", STYLES)
+async def test_the_error_of_a_factory_that_its_acquirer_gets_is_no_warning(
+    make_pool, style, caplog
+):
+    def down():
+        raise OSError("down")
+
+    caplog.set_level(logging.DEBUG, "cenote")
+    pool = make_pool(styled(style, down), name="main")
+    error = await outcome(pool.acquire())
+    (record,) = (each for each in caplog.records if each.name == "cenote")
+    assert (record.levelno, record.exc_info[1]) == (logging.DEBUG, error)
+    assert "the factory failed" in record.message
     assert structured(record) == {"pool": "main"}
 
 

@@ -189,6 +189,42 @@ async def test_when_two_opens_fail_both_raise(make_pool):
     assert pool.count == 0
 
 
+class Fatal(BaseException):
+    """No Exception."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, Fatal])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_no_exception_fails_open_like_any_other_error(make_pool, kind, error):
+    made, destroyed, calls = [], [], []
+
+    def factory():
+        calls.append(None)
+        if len(calls) == 2:
+            raise error("down")
+        made.append(Thing())
+        return made[-1]
+
+    pool = make_pool(of_kind(kind, factory), destructor=destroyed.append, min_size=2)
+    with pytest.raises(error, match="down"):
+        await pool.open()
+    assert len(calls) == 2
+    assert (destroyed, pool.count, pool.closed) == (made, 0, False)
+    await pool.open()
+    assert pool.idle_count == 2
+
+
+async def test_when_two_opens_fail_of_no_exception_both_raise_it(make_pool):
+    factory = Gated()
+    pool = make_pool(factory, min_size=2)
+    opens = [await start(pool.open()) for _ in range(2)]
+    factory.calls[0].set_exception(Fatal("down"))
+    results = await asyncio.gather(*opens, return_exceptions=True)
+    assert [repr(error) for error in results] == ["Fatal('down')"] * 2
+    assert len(factory.calls) == 2
+    assert pool.count == 0
+
+
 async def test_a_cancelled_open_destroys_what_was_created(make_pool):
     factory, destroyed, thing = Gated(), [], Thing()
     pool = make_pool(factory, destructor=destroyed.append, min_size=2)

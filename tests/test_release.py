@@ -85,6 +85,50 @@ async def test_an_async_destructor_goes_on_if_its_awaiter_is_cancelled(make_pool
     assert pool.stats().destroying == 0
 
 
+UNDER_WAY = {
+    "release": lambda pool, thing: pool.release(thing),
+    "discard": lambda pool, thing: pool.discard(thing),
+    "retire": lambda pool, thing: pool.retire(),
+    "resize": lambda pool, thing: pool.resize(max_size=1),
+}
+
+
+@pytest.mark.parametrize("verb", UNDER_WAY)
+async def test_what_is_under_way_may_be_given_to_a_task(make_pool, verb):
+    end = asyncio.Event()
+
+    async def destructor(thing):
+        await end.wait()
+
+    pool = make_pool(Thing, destructor=destructor, max_uses=1 if verb == "release" else None)
+    thing, other = await pool.acquire(), await pool.acquire()
+    if verb in ("retire", "resize"):
+        pool.release(thing)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(UNDER_WAY[verb](pool, thing))
+        await settle()
+        assert not task.done()
+        assert pool.stats().destroying == 1
+        end.set()
+    assert task.result() is None
+    assert pool.stats().destroying == 0
+    await pool.release(other)
+
+
+async def test_several_tasks_may_wait_for_one_release(make_pool):
+    fault, destructor = OSError("destructor"), Gated()
+    pool = make_pool(Thing, destructor=destructor)
+    discarding = pool.discard(await pool.acquire())
+    first, second, third = [await start(discarding) for _ in range(3)]
+    first.cancel()
+    await settle()
+    assert first.cancelled()
+    assert [task.done() for task in (second, third)] == [False, False]
+    destructor.calls[0].set_exception(fault)
+    results = await asyncio.gather(second, third, discarding, return_exceptions=True)
+    assert results == [fault] * 3
+
+
 async def test_the_error_of_a_release_that_nobody_awaits_is_logged(make_pool, caplog):
     pool = make_pool(
         Thing,

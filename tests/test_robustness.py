@@ -114,6 +114,20 @@ async def test_an_async_hook_that_ends_in_a_cancellation_ends_its_release_once(m
             await operation
 
 
+async def test_what_an_unawaited_release_raises_is_logged_if_it_is_no_exception(make_pool, caplog):
+    async def before_release(thing):
+        await asyncio.sleep(0)
+        raise Fatal("lost")
+
+    pool = make_pool(Thing, before_release=before_release)
+    pool.release(await pool.acquire())
+    await settle()
+    assert pool.count == 0
+    (record,) = caplog.records
+    assert "before_release failed" in record.message
+    assert isinstance(record.exc_info[1], Fatal)
+
+
 async def test_a_task_factory_that_refuses_costs_no_slot(make_pool):
     async def make():
         return Thing()

@@ -67,23 +67,24 @@ class Recovery:
                 source.activate()
         elif source.state is CircuitState.ACTIVE:
             self._retry_at = None
-            self._count_success()
+            if self._count_success():
+                self._open(source, self.recovery_timeout)
 
     def report_failure(self, source: Any, error: BaseException, /) -> None:
         if source.state is CircuitState.RECOVERING:
-            self._timeout = min(self._timeout * 2, self.max_recovery_timeout)
-            self._open(source)
+            self._open(source, min(self._timeout * 2, self.max_recovery_timeout))
         elif source.state is CircuitState.ACTIVE and self._count_failure():
-            self._timeout = self.recovery_timeout
-            self._open(source)
+            self._open(source, self.recovery_timeout)
 
-    def _open(self, source: Any) -> None:
+    def _open(self, source: Any, timeout: float) -> None:
+        self._timeout = timeout
         self._successes = 0
         self._forget()
         self._retry_at = now() + self._timeout * random.uniform(1 - JITTER, 1)
         source.deactivate()
 
-    def _count_success(self) -> None:
+    def _count_success(self) -> bool:
+        """Note a success; True: too many have failed all the same."""
         raise NotImplementedError
 
     def _count_failure(self) -> bool:
@@ -114,8 +115,9 @@ class ConsecutiveFailures(Recovery):
         self.failure_threshold = whole("failure_threshold", failure_threshold, least=1)
         self._failures = 0  # since the last success
 
-    def _count_success(self) -> None:
+    def _count_success(self) -> bool:
         self._failures = 0
+        return False
 
     def _count_failure(self) -> bool:
         self._failures += 1
@@ -126,8 +128,9 @@ class ConsecutiveFailures(Recovery):
 
 
 class FailureRate(Recovery):
-    """Opens when too large a part of the calls in a sliding window failed; tries again after
-    `recovery_timeout`, which doubles with every failed recovery."""
+    """Opens when too large a part of the calls in a sliding window failed: looked at after every
+    call, failed or not, once there are `minimum_calls`. Tries again after `recovery_timeout`, which
+    doubles with every failed recovery."""
 
     def __init__(
         self,
@@ -155,14 +158,18 @@ class FailureRate(Recovery):
         self._calls = 0
         self._failures = 0
 
-    def _count_success(self) -> None:
+    def _count_success(self) -> bool:
         self._bucket().successes += 1
         self._calls += 1
+        return self._too_many()
 
     def _count_failure(self) -> bool:
         self._bucket().failures += 1
         self._calls += 1
         self._failures += 1
+        return self._too_many()
+
+    def _too_many(self) -> bool:
         return self._calls >= self.minimum_calls and self._failures >= self.threshold * self._calls
 
     def _bucket(self) -> _Bucket:

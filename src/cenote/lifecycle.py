@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from . import errors, options
 from .hooks import drop, is_async
 from .observe import holders_of, logger
-from .runtime import Runtime, current_task
+from .runtime import Runtime, current_task, raise_fatal
 from .states import CircuitState, ClaimState, Phase
 from .work import LONGEST, Operation, Work, inside
 
@@ -53,7 +53,7 @@ class Lifecycle(Runtime[T]):
         except BaseException as error:
             self._openers.remove(failures)
             # Another open() goes on, unless it hears of the same failure.
-            if isinstance(error, Exception) or not self._openers:
+            if failures or isinstance(error, Exception) or not self._openers:
                 await self._undo_open()
             raise
         self._openers.remove(failures)
@@ -128,7 +128,13 @@ class Lifecycle(Runtime[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except BaseExceptionGroup:  # of destructors: logged, and sent as events
+            if error is None:
+                raise
+            assert self._closing is not None
+            raise_fatal(self._closing)
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
@@ -184,8 +190,8 @@ class Lifecycle(Runtime[T]):
                 self._fail(claim, errors.closed(self._name))
         self._changed()
         calling = self._calling()
-        for work in [*self._creations.values()]:
-            if work not in calling:
+        for work in (*self._creations.values(), self._maintenance.check):
+            if work is not None and work not in calling:
                 work.cut(errors.Undone())
         self._shut_part(self._destroy_idle("closed", core.idle_slots()))
         self._shut_over = True

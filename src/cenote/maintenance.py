@@ -16,11 +16,12 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from . import errors
 from ._core import Slot, due, next_due
 from .hooks import is_awaitable
 from .observe import line_of, logger, task_name
 from .states import SlotState
-from .work import LONGEST
+from .work import LONGEST, Work
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -51,6 +52,7 @@ class Maintenance:
         self._fill: asyncio.Handle | None = None  # the next attempt to restore min_size
         self._round: deque[Slot] = deque()  # what this round has still to check
         self._checking = False
+        self.check: Work | None = None  # the async healthcheck under way
         self._failures = 0  # of the factory, in a row
         self._wary = False  # look whether the loop is going down before creating anything
 
@@ -215,16 +217,20 @@ class Maintenance:
             raise
         else:
             if is_awaitable(verdict):
-                pool._start_hook("healthcheck", verdict, partial(self._checked, slot))
+                work = pool._start_hook("healthcheck", verdict, partial(self._checked, slot))
+                self.check = None if work.finished else work
             else:
                 self._checked(slot, verdict, None)
 
     def _checked(self, slot: Slot, verdict: Any, error: BaseException | None) -> None:
+        self.check = None
         pool = self._pool()
         if pool is None:
             return
         try:
-            if error is not None or verdict is False:
+            if isinstance(error, errors.Undone):  # by close()
+                pool._shut_part(pool._settle(slot, looked_at=True))
+            elif error is not None or verdict is False:
                 pool._fail_check(slot, error)
             else:
                 pool._settle(slot, looked_at=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
 
 from . import errors, options
 from ._core import Claim, Slot, adopt, next_due
@@ -32,6 +32,63 @@ class Pool(Lifecycle[T]):
     """
 
     __slots__ = ()
+
+    # An async factory first: type checkers take what it gives for the resource otherwise.
+    @overload
+    def __init__(
+        self,
+        factory: Callable[[], Awaitable[T]],
+        *,
+        destructor: Hook[T] | None = None,
+        healthcheck: Hook[T] | None = None,
+        before_acquire: Hook[T] | None = None,
+        before_release: Hook[T] | None = None,
+        min_size: int = 0,
+        max_size: int = 10,
+        healthcheck_interval: float = 0.0,
+        acquire_timeout: float | None = None,
+        create_timeout: float = 60.0,
+        hook_timeout: float = 5.0,
+        destructor_timeout: float = 10.0,
+        max_waiting: int | None = None,
+        max_lifetime: float | None = None,
+        max_idle: float | None = None,
+        max_uses: int | None = None,
+        hold_warning: float | None = None,
+        lifo: bool = False,
+        strategy: CircuitBreakerStrategy | None = None,
+        recovering_limit: int = 1,
+        reuse_after_cancel: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        factory: Factory[T],
+        *,
+        destructor: Hook[T] | None = None,
+        healthcheck: Hook[T] | None = None,
+        before_acquire: Hook[T] | None = None,
+        before_release: Hook[T] | None = None,
+        min_size: int = 0,
+        max_size: int = 10,
+        healthcheck_interval: float = 0.0,
+        acquire_timeout: float | None = None,
+        create_timeout: float = 60.0,
+        hook_timeout: float = 5.0,
+        destructor_timeout: float = 10.0,
+        max_waiting: int | None = None,
+        max_lifetime: float | None = None,
+        max_idle: float | None = None,
+        max_uses: int | None = None,
+        hold_warning: float | None = None,
+        lifo: bool = False,
+        strategy: CircuitBreakerStrategy | None = None,
+        recovering_limit: int = 1,
+        reuse_after_cancel: bool = False,
+        name: str | None = None,
+    ) -> None: ...
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
+from logging import DEBUG, WARNING
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -66,10 +67,16 @@ class Runtime(Bound[T]):
             self._start(slot)
         if core.min_size and core.shortage():
             self._maintenance.refill()
-        if core.phase is Phase.DRAINING and not (core.active or core.waiting or core.granted_count):
+        if core.phase is Phase.DRAINING and not self._in_use():
             self._shut()
         if core.phase is Phase.CLOSED:
             self._finish_close()
+
+    def _in_use(self) -> bool:
+        """Whether anybody waits or holds something; a healthcheck is nobody."""
+        core = self._core
+        checked = self._maintenance.check is not None
+        return bool(core.waiting or core.granted_count or core.active > checked)
 
     def _admit(self, claim: Claim) -> bool:
         core = self._core
@@ -157,7 +164,7 @@ class Runtime(Bound[T]):
     def _start(self, slot: Slot, made: Any = None, context: Context | None = None) -> None:
         """Create in a task of the pool. `made`: what the factory has returned to be awaited."""
         assert self._loop is not None
-        limit = self._settings.create_timeout
+        limit, began = self._settings.create_timeout, self._time()
         work = Work(
             self,
             self._loop,
@@ -165,8 +172,8 @@ class Runtime(Bound[T]):
             awaitable=made,
             timeout=limit,
             overrun=lambda: errors.create_timeout(self._name, limit),
-            done=partial(self._created, slot, self._time()),
-            late=self._destroy_late,
+            done=partial(self._created, slot, began),
+            late=partial(self._destroy_late, began),
             context=self._context.copy() if context is None else context,
             name=f"cenote factory of {errors.label(self._name)}",
         )
@@ -244,18 +251,20 @@ class Runtime(Bound[T]):
 
     def _note_failure(self, error: BaseException, *, to_waiter: bool) -> None:
         """A factory failed: first the oldest waiter hears of it, then the strategy."""
-        failed = isinstance(error, Exception)  # else it was cancelled
+        failed = isinstance(error, Exception)  # else it says nothing about the backend
         if failed:
             self._factory_error = error
             self._factory_failures += 1
-            for failures in self._openers:
-                failures.append(error)
-        oldest = self._core.first
-        if to_waiter and oldest is not None:
+        for failures in self._openers:
+            failures.append(error)
+        oldest = self._core.first if to_waiter else None
+        if oldest is not None:
             self._core.fail(oldest, error)
             oldest.waiting.wake()
-        elif to_waiter and failed:
-            logger.warning("%r: the factory failed", self, exc_info=error, extra=self._tag())
+        if not isinstance(error, asyncio.CancelledError):
+            # Who asked hears of it anyway: no flood of warnings in an outage.
+            level = WARNING if to_waiter and oldest is None else DEBUG
+            logger.log(level, "%r: the factory failed", self, exc_info=error, extra=self._tag())
         self._maintenance.failed()
         if failed:
             self._report_failure(error, None)
@@ -301,7 +310,7 @@ class Runtime(Bound[T]):
         self, slot: Slot, hook: str, error: BaseException | None, *, report: bool = True
     ) -> Operation:
         """A before_* hook said no: destroyed."""
-        reason = self._explain(slot, hook, error)
+        reason = self._explain(hook, error)
         self._totals.rejected += 1
         if self._subscribers:
             self._emit("rejected", slot.resource, reason=hook, error=reason)
@@ -310,12 +319,12 @@ class Runtime(Bound[T]):
         return self._destroy(slot, "rejected")
 
     def _fail_check(self, slot: Slot, error: BaseException | None) -> None:
-        reason = self._explain(slot, "healthcheck", error)
+        reason = self._explain("healthcheck", error)
         if self._subscribers:
             self._emit("check_failed", slot.resource, error=reason)
         self._destroy(slot, "check_failed")
 
-    def _explain(self, slot: Slot, hook: str, error: BaseException | None) -> BaseException:
+    def _explain(self, hook: str, error: BaseException | None) -> BaseException:
         if error is None:
             return errors.rejected(self._name, hook)
         logger.warning(
@@ -386,6 +395,8 @@ class Runtime(Bound[T]):
     ) -> None:
         """An async before_release is done."""
         if error is not None and not isinstance(error, Exception):
+            if not isinstance(error, asyncio.CancelledError):
+                self._explain("before_release", error)
             inner = self._destroy(slot, "rejected")
             operation.errors.append(error)
         elif error is not None or verdict is False:
@@ -454,25 +465,41 @@ class Runtime(Bound[T]):
         """Call the destructor; the slot is free when that is done. What it raises is in the
         operation, a BaseException included: nothing breaks off in the middle of a step."""
         self._core.retire(slot)
+        return self._call_destructor(slot.resource, reason, slot)
+
+    def _destroy_late(self, began: float, made: T | None) -> None:
+        """A factory was left behind and has made something after all: it has no slot any more."""
+        if made is None:
+            return
+        logger.warning("%r: a factory came back after it was given up", self, extra=self._tag())
+        self._totals.created += 1
+        if self._subscribers:
+            took = asyncio.get_running_loop().time() - began
+            self._emit("created", made, duration=took)
+        raise_fatal(self._call_destructor(made, "late"))
+
+    def _call_destructor(self, resource: T, reason: str, slot: Slot | None = None) -> Operation:
         if self._destructor is None:
-            return self._gone(slot, reason)
+            return self._gone(resource, reason, slot)
         try:
-            result = self._destructor(slot.resource)
+            result = self._destructor(resource)
         except BaseException as error:
-            return self._gone(slot, reason, error)
+            return self._gone(resource, reason, slot, error)
         if not is_awaitable(result):
-            return self._gone(slot, reason)
-        assert self._loop is not None
+            return self._gone(resource, reason, slot)
+        # The pool of a late one may be unbound by now.
+        loop = asyncio.get_running_loop() if slot is None else self._loop
+        assert loop is not None
         operation = Operation()
         operation.begin()
         limit = self._settings.destructor_timeout
         Work(
             self,
-            self._loop,
+            loop,
             awaitable=result,
             timeout=limit,
             overrun=lambda: errors.hook_timeout(self._name, "destructor", limit),
-            done=lambda _, error: self._destroyed(slot, reason, operation, error),
+            done=lambda _, error: self._destroyed(resource, reason, slot, operation, error),
             grace=0,
             context=self._context.copy(),
             name=f"cenote destructor of {errors.label(self._name)}",
@@ -480,16 +507,23 @@ class Runtime(Bound[T]):
         return operation
 
     def _destroyed(
-        self, slot: Slot, reason: str, operation: Operation, error: BaseException | None
+        self,
+        resource: T,
+        reason: str,
+        slot: Slot | None,
+        operation: Operation,
+        error: BaseException | None,
     ) -> None:
         if isinstance(error, asyncio.CancelledError):
             self._maintenance.beware()
-        self._gone(slot, reason, error)
+        self._gone(resource, reason, slot, error)
         operation.end(None if isinstance(error, errors.HookTimeoutError) else error)
 
-    def _gone(self, slot: Slot, reason: str, error: BaseException | None = None) -> Operation:
-        resource = slot.resource
-        self._core.finish(slot)
+    def _gone(
+        self, resource: T, reason: str, slot: Slot | None, error: BaseException | None = None
+    ) -> Operation:
+        if slot is not None:
+            self._core.finish(slot)
         self._totals.gone(reason)
         if isinstance(error, errors.HookTimeoutError):
             logger.error("%s; its slot is free again", error, extra=self._tag())
@@ -525,28 +559,6 @@ class Runtime(Bound[T]):
         operation.begin()
         self._destroy_idle(reason, slots).then(operation, errors=False)
         return operation
-
-    def _destroy_late(self, resource: T) -> None:
-        """A factory was left behind and has made something after all: nobody wants it."""
-        if self._destructor is None or resource is None:
-            return
-        logger.warning("%r: a factory came back after it was given up", self, extra=self._tag())
-        limit = self._settings.destructor_timeout
-        Work(
-            self,
-            asyncio.get_running_loop(),  # the pool may be unbound by now
-            partial(self._destructor, resource),
-            timeout=limit,
-            overrun=lambda: errors.hook_timeout(self._name, "destructor", limit),
-            done=self._log_failure,
-            grace=0,
-            context=self._context.copy(),
-            name=f"cenote destructor of {errors.label(self._name)}",
-        )
-
-    def _log_failure(self, _: Any, error: BaseException | None) -> None:
-        if error is not None:
-            logger.error("%r: the destructor failed", self, exc_info=error, extra=self._tag())
 
     # -- work ------------------------------------------------------------------------------------
 

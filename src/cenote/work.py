@@ -8,7 +8,7 @@ which a resource exists that nobody counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from typing import Any, Final, Protocol
 
@@ -117,7 +117,7 @@ class Work:
                 self._loop.call_soon_threadsafe(self._finish, None, asyncio.CancelledError())
             raise
         except BaseException as error:
-            if self.finished and isinstance(error, Exception):
+            if self.finished and not isinstance(error, asyncio.CancelledError):
                 logger.warning("%s failed after it was left behind", self._task, exc_info=True)
             self._finish(error=error)
             if not isinstance(error, Exception):
@@ -134,6 +134,8 @@ class Work:
         if not self.finished:  # cancelled before its first step
             drop(self._awaitable)
             self._finish(error=asyncio.CancelledError())
+        elif not task.cancelled():
+            task.exception()  # retrieved: it was delivered
         # Tasks that the hook has started know this work by their context: not the pool, too.
         del self._crew, self._done, self._late, self._overrun, self.awaited
 
@@ -148,8 +150,12 @@ class Work:
             self._crew.work_ended(self)
 
 
-class Operation(Awaitable[None]):
-    """What release, discard, retire and resize return: under way already; await it or not."""
+class Operation(Coroutine[Any, Any, None]):
+    """What release, discard, retire and resize return: under way already; await it or not.
+
+    It is a coroutine to asyncio, so that create_task() takes it; as it keeps no place of its own in
+    that, any number of tasks may drive it.
+    """
 
     __slots__ = ("_futures", "_outer", "_pending", "_tells", "errors")
 
@@ -194,15 +200,30 @@ class Operation(Awaitable[None]):
     async def wait(self) -> None:
         """Until it is over, however it ends."""
         if self._pending:
-            # A future of this awaiter's own: cancelling it cancels nothing else.
-            future = asyncio.get_running_loop().create_future()
-            self._futures.append(future)
-            await future
+            await self._future()
 
     def __await__(self) -> Generator[Any, None, None]:
         if self._pending:
             yield from self.wait().__await__()
         self.result()
+
+    def send(self, value: Any) -> Any:
+        if self._pending:
+            return next(self._future().__await__())
+        self.result()
+        raise StopIteration
+
+    def throw(self, *error: Any) -> Any:
+        super().throw(*error)
+
+    def close(self) -> None:
+        """It goes on all the same."""
+
+    def _future(self) -> asyncio.Future[None]:
+        """Of this awaiter's own: cancelling it cancels nothing else."""
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        return future
 
 
 DONE: Final = Operation()

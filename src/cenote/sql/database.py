@@ -365,7 +365,7 @@ class Database:
     ) -> None:
         try:
             await self.close()
-        except Exception:
+        except (Exception, BaseExceptionGroup):
             if error is None:
                 raise
             logger.warning("%s: not closed in order", self._label, exc_info=True)
@@ -515,7 +515,7 @@ def _check_pool_options(
         given["max_size"] = 1
         if not persistent:
             given["max_uses"] = 1
-    complete = {"acquire_timeout": ACQUIRE_TIMEOUT, "name": name, **given}
+    complete = {"acquire_timeout": ACQUIRE_TIMEOUT, **given, "name": given.get("name") or name}
     unknown = [option for option in complete if option not in POOL_OPTIONS]
     if unknown:
         raise TypeError(f"Database() has no option {', '.join(map(repr, unknown))}")
