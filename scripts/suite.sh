@@ -13,7 +13,7 @@ core=$("$python" -c 'import cenote; print(cenote.core)')
 once=(docs pictures observability examples demo benchmarks placeholders analysis url imports proxy servers dashboard_browser
     c_api_fuzz typing)
 # On the pure core: the pool, what watches it, and the conformance suite of the databases.
-pools_only=(db_broken db_cancel db_isolation db_life db_sharing db_tasks)
+pools_only=(db_broken db_cancel db_drivers db_isolation db_life db_sharing db_tasks)
 # Long, and the loop has little part in them.
 long=(chaos security db_cache db_template)
 # On loops of their own, or on none.

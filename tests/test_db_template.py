@@ -233,8 +233,6 @@ def test_a_missing_driver(
         ("sqlite://u@/a.db", "no user"),
         ("sqlite://:p@/a.db", "no user"),
         ("postgresql://h/d?colour=blue", "unknown option 'colour'.*connect_args"),
-        ("postgresql://h/d?password=hunter2", "unknown option 'password'"),
-        ("postgresql://h/d?user=hunter2", "unknown option 'user'"),
         ("postgresql://h/d?sslmode=maybe", "'sslmode' must be one of disable"),
         ("postgresql://h/d?target_session_attrs=fast", "'target_session_attrs' must be one of any"),
         ("postgresql://h/d?connect_timeout=soon", "'connect_timeout' must be a number"),

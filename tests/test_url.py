@@ -55,6 +55,8 @@ def hosts(*pairs: tuple[str, int | None]) -> tuple[tuple[str, int | None], ...]:
         ("postgresql://%2Ftmp%2Fsock/d", {"hosts": hosts(("/tmp/sock", None)), "database": "d"}),
         ("mysql://h/d?a=1&b=x%26y", {"hosts": hosts(("h", None)), "database": "d",
                                      "options": {"a": "1", "b": "x&y"}}),
+        ("postgresql:///d?user=u%40x&a=1", {"user": "u@x", "database": "d",
+                                            "options": {"a": "1"}}),
         ("MySQL://h/d", {"scheme": "mysql", "hosts": hosts(("h", None)), "database": "d"}),
         ("postgresql+psycopg://h/d?", {"scheme": "postgresql+psycopg",
                                        "hosts": hosts(("h", None)), "database": "d"}),
@@ -81,7 +83,9 @@ def test_an_empty_password_is_a_password() -> None:
     database=words,
     names=st.lists(st.tuples(st.text(string.ascii_lowercase, min_size=1), st.integers(1, 65535)),
                    min_size=1, max_size=3),
-    options=st.dictionaries(some_words, words, max_size=3),
+    options=st.dictionaries(
+        some_words.filter(lambda name: name not in ("user", "password")), words, max_size=3
+    ),
     quoted=st.sampled_from([quote, quote_plus]),
 )  # fmt: skip
 def test_whatever_is_percent_encoded_arrives(
@@ -104,10 +108,12 @@ def test_whatever_is_percent_encoded_arrives(
     assert target.options == options
 
 
-@given(padding=words)
-def test_nobody_is_shown_the_password(padding: str) -> None:
+@given(padding=words, as_option=st.booleans())
+def test_nobody_is_shown_the_password(padding: str, as_option: bool) -> None:
     password = f"{padding}{SECRET}{padding}"
-    target = parse(GOOD.format(quote(password, safe="")))
+    quoted = quote(password, safe="")
+    url = GOOD.replace(":{}", "") + f"&password={quoted}" if as_option else GOOD.format(quoted)
+    target = parse(url)
     assert isinstance(target.password, Secret)
     assert target.password.reveal() == password
     for text in (repr(target), str(target), target.label, target.masked, f"{target.password}"):
@@ -175,6 +181,9 @@ def test_targets_are_equal_by_what_they_say() -> None:
         ("postgresql://h/d?a", "option without a value"),
         ("postgresql://h/d?=1", "option without a value"),
         ("postgresql://h/d?a=1&a=2", "the option 'a' twice"),
+        ("postgresql://u@h/d?user=v", "has a user, and the option 'user' as well"),
+        ("postgresql://u:p@h/d?password=q", "has a password, and the option 'password' as well"),
+        ("postgresql://u:@h/d?password=q", "has a password, and the option 'password' as well"),
     ],
 )
 def test_what_is_wrong_is_said(url: str, message: str) -> None:
@@ -189,6 +198,13 @@ def test_a_url_is_a_string(url: Any) -> None:
 
 
 # -- no error shows a password -------------------------------------------------------------------
+
+
+def test_no_error_shows_a_password_that_is_an_option() -> None:
+    for scheme in ("postgresql", "mysql", "sqlite"):
+        for more in ("", "&password=hunter2", "&colour=blue"):
+            check_nothing_told(f"{scheme}://app:x@h/d?password=hunter2{more}")
+            check_nothing_told(f"{scheme}://app@h/d?password=hunter2%{more}")
 
 
 def check_nothing_told(url: str) -> None:

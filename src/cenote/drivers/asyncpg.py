@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from ..sql.driver import (
     Arguments,
+    Collected,
     Driver,
     Isolation,
     Link,
@@ -25,7 +26,6 @@ from .postgresql import (
     CAPABILITIES,
     GONE,
     RESET,
-    Collected,
     affected,
     begin_statement,
     has_cursor,
@@ -116,9 +116,11 @@ class AsyncpgLink(Link):
         await self.raw.executemany(text, arguments)  # atomic by itself
 
     async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
+        if not has_cursor(keyword, text):  # run to its end, however much of it is read
+            return Collected(await self.fetch_all(text, arguments))
         own = not self.in_transaction
         if own and not alone:
-            return await self._hold(text, arguments, keyword)
+            return await self._hold(text, arguments)
         if own:
             await self.raw.execute("BEGIN")
         try:
@@ -129,9 +131,7 @@ class AsyncpgLink(Link):
             raise
         return AsyncpgSource(self, cursor, own)
 
-    async def _hold(self, text: str, arguments: Arguments, keyword: str) -> Source:
-        if not has_cursor(keyword, text):
-            return Collected(await self.fetch_all(text, arguments))
+    async def _hold(self, text: str, arguments: Arguments) -> Source:
         name = f"cenote_{next(_numbers)}"
         declare = f"DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR {text}"
         await self.raw.execute(declare, *(arguments or ()))

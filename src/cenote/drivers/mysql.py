@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ..sql.analysis import analyse
 from ..sql.driver import (
     Arguments,
     Driver,
@@ -34,7 +36,7 @@ try:
     from asyncmy.constants.SERVER_STATUS import (
         SERVER_STATUS_IN_TRANS as IN_TRANSACTION,
     )
-    from asyncmy.cursors import SSCursor
+    from asyncmy.cursors import RE_INSERT_VALUES, SSCursor
 except ImportError:
     raise missing("asyncmy", "mysql") from None
 
@@ -50,6 +52,10 @@ GONE = frozenset({1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 11
 ROLLED_BACK = frozenset({1213, 1206, 1205, 1020, 1614})
 DEMOTED = frozenset({1290, 1836})
 STALE_PLAN = 1615
+UNSUPPORTED = 1295  # as a prepared statement, or in bulk
+
+CHANGING = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
+RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
 
 FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 SSL_MODES = ("disable", "require", "verify-ca", "verify-full")
@@ -62,7 +68,7 @@ Who = tuple[str | None, str | None]
 
 
 class MysqlLink(Link):
-    __slots__ = ("_driver", "_wire", "who")
+    __slots__ = ("_driver", "_unfit", "_wire", "who")
 
     interleaves: ClassVar[bool] = False
     raw: Any
@@ -70,18 +76,21 @@ class MysqlLink(Link):
     def __init__(self, raw: Any, driver: MysqlDriver) -> None:
         super().__init__(raw)
         self._driver = driver
+        self._unfit = False  # it came back without autocommit, and was not reset
         self.who: Who | None = None  # as it was when it was new; None: unknown
         self._wire = Wire(raw._transport.get_extra_info("socket").fileno())
 
     @property
     def in_transaction(self) -> bool:
         raw = self.raw
-        flags = raw.server_status & (IN_TRANSACTION | AUTOCOMMIT)
-        return bool(raw.connected and flags != AUTOCOMMIT)
+        return bool(raw.connected and (raw.server_status & IN_TRANSACTION or self._unfit))
+
+    def returned(self) -> None:
+        # The next task would be in a transaction as soon as it does anything.
+        self._unfit = not self.raw.server_status & AUTOCOMMIT
 
     async def execute(self, text: str, arguments: Arguments) -> int:
-        result = await self._run(text, arguments)
-        return 0 if result.description is not None else int(result.affected_rows or 0)
+        return affected(text, await self._run(text, arguments))
 
     async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
         return named(await self._run(text, arguments))
@@ -108,11 +117,44 @@ class MysqlLink(Link):
         while result.has_next:
             await raw.next_result()
             result = raw._result
+        note_status(raw, result)
         return first
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
-        cursor = self.raw.cursor()
-        await self.atomically(lambda: cursor.executemany(text, arguments))
+        if not self.raw.server_status & (AUTOCOMMIT | IN_TRANSACTION):
+            await self.begin(None, False)  # as every statement does without autocommit
+        await self.atomically(lambda: self._run_many(text, arguments))
+
+    async def _run_many(self, text: str, arguments: Sequence[Any]) -> None:
+        """Together if that is possible, else one after the other."""
+        if analyse(text, MYSQL).keyword in CHANGING and not RETURNING.search(text):
+            if await self._run_bulk(text, arguments):
+                return
+            values = RE_INSERT_VALUES.match(text)
+            if values is not None and "%" not in values[3]:  # asyncmy would not look at it there
+                await self.raw.cursor().executemany(text, arguments)
+                return
+        for each in arguments:
+            await self._run(text, each)
+
+    async def _run_bulk(self, text: str, arguments: Sequence[Any]) -> bool:
+        """In one message, as MariaDB can; False: it is not possible, and nothing was done."""
+        raw = self.raw
+        first = arguments[0]
+        if not (raw._bulk_supported and raw._stmt_cache_size and isinstance(first, list | tuple)):
+            return False
+        statement = await raw._acquire_cached_statement(text, len(first))
+        if statement is None:
+            return False
+        try:
+            await statement.execute_bulk(arguments)
+        except ValueError:  # values of several types in a column
+            return False
+        except errors.OperationalError as error:
+            if code(error) != UNSUPPORTED:
+                raise
+            return False  # INSERT ... SELECT
+        return True
 
     async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
         raw = self.raw
@@ -127,11 +169,11 @@ class MysqlLink(Link):
         await self.raw.query(f"START TRANSACTION{' READ ONLY' if read_only else ''}")
 
     async def commit(self) -> bool:
-        await self.raw.query("COMMIT")
+        await self._run("COMMIT", None)
         return True
 
     async def rollback(self) -> None:
-        await self.raw.query("ROLLBACK")
+        await self._run("ROLLBACK", None)
 
     async def close(self) -> None:
         if self.busy:
@@ -173,6 +215,7 @@ class MysqlLink(Link):
         await raw._execute_command(COM_RESET_CONNECTION, b"")
         await raw._read_ok_packet()
         self.forget_plans()
+        self._unfit = False
         return await self._driver.set_up(raw, self.who)
 
     async def prepare(self, template: Template, text: str) -> Prepared:
@@ -192,8 +235,7 @@ class MysqlPrepared(Prepared):
         self.statement = statement
 
     async def execute(self, arguments: Arguments) -> int:
-        result = await run_prepared(self.statement, arguments)
-        return 0 if result.description is not None else int(result.affected_rows or 0)
+        return affected(self.text, await run_prepared(self.statement, arguments))
 
     async def fetch_all(self, arguments: Arguments) -> list[Any]:
         return named(await run_prepared(self.statement, arguments))
@@ -212,7 +254,22 @@ class MysqlPrepared(Prepared):
 
 async def run_prepared(statement: Any, arguments: Arguments) -> Any:
     statement._meta = None  # asyncmy would not notice that a column has another type by now
-    return await statement.execute(arguments or ())
+    result = await statement.execute(arguments or ())
+    note_status(statement._connection, result)
+    return result
+
+
+def note_status(raw: Any, result: Any) -> None:
+    """asyncmy takes a status without flags for none: that of a session without autocommit."""
+    if result.description is None and not result.server_status:
+        raw.server_status = 0
+
+
+def affected(text: str, result: Any) -> int:
+    """Those that RETURNING gives are counted, too; those of a query are not."""
+    if result.description is not None and analyse(text, MYSQL).keyword not in CHANGING:
+        return 0
+    return int(result.affected_rows or 0)
 
 
 def named(result: Any, most: int | None = None) -> list[Any]:

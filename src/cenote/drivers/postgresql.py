@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from ..sql.driver import Isolation, Source
+from ..sql.driver import Isolation
 from ..sql.url import Target
 
 CAPABILITIES = frozenset(
@@ -128,21 +127,6 @@ STALE = frozenset({"26000", "42804", "42883"})
 def has_cursor(keyword: str, text: str) -> bool:
     """Whether DECLARE can read it; the server itself collects what the others return."""
     return keyword in CURSORS and not (keyword == "WITH" and MODIFYING.search(text))
-
-
-class Collected(Source):
-    """Rows that are all there already."""
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self.rows = rows
-        self.next = 0
-
-    async def fetch(self, count: int) -> Sequence[Any]:
-        start, self.next = self.next, self.next + count
-        return self.rows[start : self.next]
-
-    async def close(self) -> None:
-        self.rows = ()
 
 
 CURSORS = frozenset({"SELECT", "VALUES", "TABLE", "WITH"})

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ..sql.driver import (
     Arguments,
+    Collected,
     Driver,
     Isolation,
     Link,
@@ -27,7 +28,6 @@ from .postgresql import (
     CAPABILITIES,
     GONE,
     RESET,
-    Collected,
     affected,
     begin_statement,
     has_cursor,

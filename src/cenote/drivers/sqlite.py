@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from ..sql.driver import (
     Arguments,
+    Collected,
     Driver,
     Isolation,
     Link,
@@ -40,9 +41,11 @@ except ImportError:
 R = TypeVar("R")
 
 BUSY_TIMEOUT = 5.0  # seconds
+EAGER = 10_000  # rows that a stream reads at once from a database in memory
 CLOSED = ("Connection closed", "no active connection")  # says aiosqlite, before it does anything
 PRAGMAS = ("journal_mode", "synchronous", "foreign_keys", "cache_size", "temp_store", "mmap_size")
 NUMBER = re.compile("-?[0-9]+")
+RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
 WORDS = {
     "journal_mode": ("delete", "truncate", "persist", "memory", "wal", "off"),
     "synchronous": ("off", "normal", "full", "extra"),
@@ -85,14 +88,15 @@ def locked() -> sqlite3.OperationalError:
 
 
 class SqliteLink(Link):
-    __slots__ = ("_patience", "_reads_only", "_stopped", "_turn", "_writers")
+    __slots__ = ("_eager", "_patience", "_reads_only", "_stopped", "_turn", "_writers")
 
     raw: Any
 
-    def __init__(self, raw: Any, writers: Writers, patience: float) -> None:
+    def __init__(self, raw: Any, writers: Writers, patience: float, *, eager: bool) -> None:
         super().__init__(raw)
         self._writers = writers
         self._patience = patience  # seconds
+        self._eager = eager  # a stream reads ahead: while it is open, nobody could write
         self._turn: Turn | None = None  # while it has a transaction that may write
         self._stopped = False  # what is still in the queue of its thread is not begun
         self._reads_only = False  # by our own PRAGMA
@@ -126,7 +130,13 @@ class SqliteLink(Link):
     def _begin(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
         if self._stopped:
             raise sqlite3.OperationalError("interrupted")
-        return function(self.raw._conn, *arguments)
+        connection = self.raw._conn
+        try:
+            return function(connection, *arguments)
+        finally:
+            if self._reads_only and not connection.in_transaction:  # ended, by whatever means
+                connection.execute("PRAGMA query_only = 0")
+                self._reads_only = False
 
     async def _stop(self) -> None:
         self._stopped = True
@@ -164,28 +174,29 @@ class SqliteLink(Link):
             yield each
 
     async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
-        return SqliteSource(
-            self, await self.call(sqlite3.Connection.execute, text, arguments or ())
-        )
+        cursor = await self.call(sqlite3.Connection.execute, text, arguments or ())
+        source = SqliteSource(self, cursor)
+        if self._eager:
+            rows = await source.fetch(EAGER)
+            if len(rows) < EAGER:
+                await source.close()
+                return Collected(rows)
+            source.ahead = rows
+        return source
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         # Whatever level is asked for, SQLite gives serializable.
         self.returned()
         if not read_only:
             self._turn = await self._writers.queue_up(self._patience)
-        await self.call(_begin, read_only)
-        self._reads_only = read_only
+        self._reads_only = await self.call(_begin, read_only)
 
     async def commit(self) -> bool:
-        await self._end("COMMIT")
+        await self.call(_end, "COMMIT")
         return True
 
     async def rollback(self) -> None:
-        await self._end("ROLLBACK")
-
-    async def _end(self, text: str) -> None:
-        await self.call(_end, text, self._reads_only)
-        self._reads_only = False
+        await self.call(_end, "ROLLBACK")
 
     async def close(self) -> None:
         self._stopped = True
@@ -230,8 +241,12 @@ class SqliteSource(Source):
     def __init__(self, link: SqliteLink, cursor: sqlite3.Cursor) -> None:
         self.link = link
         self.cursor = cursor
+        self.ahead: Sequence[Any] = ()  # read and not yet asked for
 
     async def fetch(self, count: int) -> Sequence[Any]:
+        if self.ahead:
+            rows, self.ahead = self.ahead[:count], self.ahead[count:]
+            return rows
         return await self.link.call(_fetch_many, self.cursor, count)
 
     async def close(self) -> None:
@@ -302,7 +317,7 @@ class SqliteDriver(Driver):
         raw._thread.daemon = True  # an unclosed connection must not keep the program alive
         raw._connector = opening = Opening(raw._connector)
         try:
-            link = SqliteLink(await raw, self._writers, arguments["timeout"])
+            link = SqliteLink(await raw, self._writers, arguments["timeout"], eager=self._memory)
         except BaseException:
             opening.forsake()
             raise
@@ -374,12 +389,25 @@ def _forget_interrupt(connection: sqlite3.Connection) -> None:
 
 
 def _execute(connection: sqlite3.Connection, text: str, arguments: Any) -> int:
+    before = connection.total_changes
     cursor = connection.execute(text, arguments)
     if cursor.description is not None:
         cursor.fetchall()  # RETURNING: counted at the end
     changed = cursor.rowcount
     cursor.close()
+    if changed < 0 and connection.total_changes != before:
+        # Python does not count what begins with WITH; the total counts also what triggers do.
+        return _ask(connection, "SELECT changes()")
     return max(changed, 0)
+
+
+def _ask(connection: sqlite3.Connection, text: str) -> int:
+    """One number."""
+    cursor = connection.cursor()
+    cursor.row_factory = None  # that of the connection may be the user's
+    number: int = cursor.execute(text).fetchone()[0]
+    cursor.close()
+    return number
 
 
 def _fetch_all(connection: sqlite3.Connection, text: str, arguments: Any) -> list[Any]:
@@ -424,7 +452,11 @@ def _execute_many(connection: sqlite3.Connection, text: str, arguments: Iterator
     inside = connection.in_transaction
     connection.execute("SAVEPOINT cenote_many" if inside else "BEGIN IMMEDIATE")
     try:
-        connection.executemany(text, arguments)
+        if RETURNING.search(text):  # which executemany() takes up to Python 3.11 only
+            for each in arguments:
+                _execute(connection, text, each or ())
+        else:
+            connection.executemany(text, arguments)
         connection.execute("RELEASE cenote_many" if inside else "COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -434,17 +466,18 @@ def _execute_many(connection: sqlite3.Connection, text: str, arguments: Iterator
         raise
 
 
-def _begin(connection: sqlite3.Connection, read_only: bool) -> None:
+def _begin(connection: sqlite3.Connection, read_only: bool) -> bool:
+    """Whether query_only is set now that was not before."""
     connection.execute("BEGIN DEFERRED" if read_only else "BEGIN IMMEDIATE")
-    if read_only:
-        connection.execute("PRAGMA query_only = 1")
+    if not read_only or _ask(connection, "PRAGMA query_only"):
+        return False
+    connection.execute("PRAGMA query_only = 1")
+    return True
 
 
-def _end(connection: sqlite3.Connection, text: str, reads_only: bool) -> None:
+def _end(connection: sqlite3.Connection, text: str) -> None:
     if connection.in_transaction:
         connection.execute(text)
-    if reads_only:
-        connection.execute("PRAGMA query_only = 0")
 
 
 def _set_journal_mode(connection: sqlite3.Connection, mode: str, patience: float) -> None:

@@ -61,6 +61,21 @@ class Source(ABC):
         """Its link is destroyed: nothing to close any more."""
 
 
+class Collected(Source):
+    """Rows that are all there already."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self.rows = rows
+        self.next = 0
+
+    async def fetch(self, count: int) -> Sequence[Any]:
+        start, self.next = self.next, self.next + count
+        return self.rows[start : self.next]
+
+    async def close(self) -> None:
+        self.rows = ()
+
+
 class Link(ABC):
     """One connection. The drivers fill in the methods, the database layer keeps the notes."""
 

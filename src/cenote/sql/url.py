@@ -90,18 +90,29 @@ def parse(url: object) -> Target:
     if "#" in rest or "#" in query:
         raise ValueError(f"url has a '#', which has no meaning here: {_ENCODE}")
     authority, _, path = rest.partition("/")
-    credentials, at, place = authority.rpartition("@")
+    credentials, _, place = authority.rpartition("@")
     if "@" in path or "@" in query:  # else a part of a password would be taken for an option
         raise ValueError(f"url has an '@' after the first '/' or '?': {_ENCODE}")
-    user, colon, password = credentials.partition(":")
+    name, colon, secret = credentials.partition(":")
+    options = _options(query)
+    user = _one_of("user", _decoded("user name", name) if name else None, options)
+    password = _one_of("password", _decoded("password", secret) if colon else None, options)
     return Target(
         scheme=found[1].lower(),
         hosts=tuple(_host(each) for each in place.split(",")) if place else (),
-        user=_decoded("user name", user) if at and user else None,
-        password=Secret(_decoded("password", password)) if colon else None,
+        user=user,
+        password=None if password is None else Secret(password),
         database=_decoded("database", path),
-        options=_options(query),
+        options=options,
     )
+
+
+def _one_of(what: str, given: str | None, options: dict[str, str]) -> str | None:
+    """What stands before the host, or else the option that says the same, which it takes out."""
+    option = options.pop(what, None)
+    if given is not None and option is not None:
+        raise ValueError(f"url has a {what}, and the option {what!r} as well; keep one")
+    return option if given is None else given
 
 
 def _host(text: str) -> tuple[str, int | None]:
