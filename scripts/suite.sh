@@ -11,7 +11,7 @@ core=$("$python" -c 'import cenote; print(cenote.core)')
 
 # Programs in processes of their own, and what no loop and no core has a part in: once is enough.
 once=(docs pictures observability examples demo benchmarks placeholders analysis url imports proxy servers dashboard_browser
-    c_api_fuzz typing)
+    c_api_fuzz typing build)
 # On the pure core: the pool, what watches it, and the conformance suite of the databases.
 pools_only=(db_broken db_cancel db_drivers db_isolation db_life db_sharing db_tasks)
 # Long, and the loop has little part in them.

@@ -486,10 +486,15 @@ class Steps:
 
 
 def holders(pool: Any) -> list[Any]:
+    """Those who can give back: not those to whom it was handed in this very step."""
     if not isinstance(pool, cenote.Pool):
         return []
     try:
-        return [holder for holder in pool.holders() if holder.resource is not None]
+        return [
+            holder
+            for holder in pool.holders()
+            if holder.resource is not None and pool._core.find(holder.resource, None) is not None
+        ]
     except AttributeError:  # without its constructor
         return []
 

@@ -149,6 +149,31 @@ def test_import_says_that_cenote_is_too_old(tmp_path):
     )
 
 
+FAKES = {
+    "needs another module": (
+        "import no_such_module",
+        "ModuleNotFoundError: No module named 'no_such_module'",
+    ),
+    "fails": ("raise OSError('disk')", "OSError: disk"),
+    "is something else": (
+        "x = 1",
+        "ImportError: this extension needs cenote, and what was imported under that name is "
+        "something else",
+    ),
+    "has no table": (
+        "core = 'native'",
+        "ImportError: this extension needs the C API of cenote, which the installed one does not "
+        "have: upgrade cenote",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "line"), FAKES.values(), ids=FAKES)
+def test_import_says_what_is_wrong_with_a_cenote(probe_path, tmp_path, content, line):
+    (tmp_path / "cenote.py").write_text(content)
+    assert last_line(python("import probe", path=[tmp_path, probe_path.parent])) == line
+
+
 def test_import_succeeds(probe):
     abi, size, fits = probe.table()
     assert abi >= 1
@@ -1270,9 +1295,24 @@ def test_subscribe_with_wrong_arguments(probe):
         with pytest.raises(error):
             probe.subscribe(pool, plan, listener)
         assert plan.freed == 1
-    for wrong in (probe.NULL, 3, None):
-        with pytest.raises(TypeError):
-            probe.unsubscribe(wrong)
+
+
+async def test_unsubscribe_calls_nothing_but_subscriptions(make_c, probe):
+    pool, _ = make_c()
+    called = []
+    wrong = {"NULL": probe.NULL, "int": 3, "NoneType": None, "Pool": pool, "type": dict,
+             "function": pool.subscribe(called.append),
+             "builtin_function_or_method": called.clear}  # fmt: skip
+    for kind, each in wrong.items():
+        with pytest.raises(TypeError, match=f"a subscription of subscribe is needed, not {kind}"):
+            probe.unsubscribe(each)
+    pool.release(await pool.acquire())
+    assert len(called) == 4
+    plan = probe.Plan()
+    subscription = probe.subscribe(pool, plan)
+    subscription()  # Python may end it, too
+    pool.release(await pool.acquire())
+    assert plan.log == []
 
 
 # -- the breaker ---------------------------------------------------------------------------------
@@ -1312,6 +1352,46 @@ async def test_a_c_strategy_hears_of_successes_and_failures(make_c, probe):
     with pytest.raises(OSError, match="down"):
         await pool.acquire()
     assert plan.log == [("failure", handlers.error)]
+
+
+async def test_no_python_function_runs_between_a_release_and_a_c_strategy(make_c, probe):
+    pool, _ = make_c()
+    plan, seen = probe.Plan(), []
+    probe.set_strategy(pool, plan, "success failure")
+    pool.release(await pool.acquire())
+    async with pool.acquire() as resource:
+        sys.setprofile(lambda frame, event, argument: seen.append((event, frame.f_code.co_name)))
+        try:
+            pool.release(resource)
+        finally:
+            sys.setprofile(None)
+    assert called(plan) == ["success", "success"]
+    ours = {"time", "name"}  # of the virtual clock, and what the probe asks the pool for
+    assert {name for event, name in seen if event == "call"} <= ours
+
+
+async def test_a_c_strategy_hears_nothing_of_leases_from_before_the_recovery(make_c, probe):
+    pool, _ = make_c()
+    plan = probe.Plan()
+    probe.set_strategy(pool, plan, "success failure")
+    old = await pool.acquire()
+    pool.recover()
+    pool.release(old)
+    assert plan.log == []
+    pool.release(await pool.acquire())
+    assert called(plan) == ["success"]
+
+
+async def test_a_c_strategy_may_replace_itself(make_c, probe):
+    pool, _ = make_c()
+    first, second = probe.Plan(), probe.Plan()
+    first.call = lambda *_: probe.set_strategy(pool, second, "success failure")
+    probe.set_strategy(pool, first, "success failure")
+    pool.release(await pool.acquire())
+    first.call = None
+    assert (called(first), first.freed) == (["success"], 1)
+    pool.release(await pool.acquire())
+    assert called(second) == ["success"]
 
 
 async def test_a_c_strategy_may_switch_the_pool(make_c, probe):
@@ -1444,10 +1524,68 @@ async def test_a_pool_without_its_constructor_is_refused(probe, call):
         CALLS[call](probe, cenote.Pool.__new__(cenote.Pool))
 
 
-@pytest.mark.parametrize("wrong", [None, 3, "NULL"])
+@pytest.mark.parametrize("wrong", [None, 3, "NULL", cenote.Pool(Thing)])
 def test_what_is_no_ticket_is_refused(probe, wrong):
-    with pytest.raises(TypeError, match="ticket"):
+    name = "NULL" if wrong == "NULL" else type(wrong).__name__
+    with pytest.raises(TypeError, match=f"a ticket of acquire_call is needed, not {name}"):
         probe.ticket_cancel(probe.NULL if wrong == "NULL" else wrong)
+
+
+TICKET_OF_A_CLOSED_LOOP = """
+import asyncio, warnings, cenote, probe
+warnings.simplefilter("ignore")
+for steps in range(2):
+    pool, plan = cenote.Pool(object, max_size=1), probe.Plan()
+
+    async def main():
+        await pool.acquire()
+        ticket = probe.acquire_call(pool, 5.0, plan)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        return ticket
+
+    loop = asyncio.new_event_loop()
+    ticket = loop.run_until_complete(main())
+    loop.close()
+    print(probe.ticket_cancel(ticket), plan.log)
+"""
+
+
+def test_a_ticket_of_a_closed_loop_is_not_cancelled(probe_path):
+    done = python(TICKET_OF_A_CLOSED_LOOP, path=[SOURCE, probe_path.parent])
+    assert done.stdout == "0 []\n0 []\n", done.stderr
+
+
+TICKET_OF_AN_EARLIER_IMPORT = """
+import asyncio, sys, cenote, probe
+old = cenote.Pool(object, max_size=1)
+for name in [name for name in sys.modules if name.partition(".")[0] == "cenote"]:
+    del sys.modules[name]
+import cenote
+assert not isinstance(old, cenote.Pool)
+
+async def main():
+    async with old:
+        resource, plan = await old.acquire(), probe.Plan()
+        ticket = probe.acquire_call(old, 5.0, plan)
+        await asyncio.sleep(0)
+        print(probe.ticket_cancel(ticket))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        print(plan.log)
+        probe.set_strategy(old, plan, "success failure")
+        probe.unsubscribe(probe.subscribe(old, plan))
+        old.release(resource)
+        print(plan.log[1:])
+
+asyncio.run(main())
+"""
+
+
+def test_cenote_may_be_imported_anew(probe_path):
+    done = python(TICKET_OF_AN_EARLIER_IMPORT, path=[SOURCE, probe_path.parent])
+    heard = "1\n[('error', CancelledError())]\n[('success', None)]\n"
+    assert done.stdout == heard, done.stderr
 
 
 # -- nothing leaks -------------------------------------------------------------------------------

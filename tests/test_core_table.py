@@ -716,13 +716,13 @@ def test_of_identical_resources_find_gives_the_own_lease_else_the_oldest(make: A
     assert core.find(resource, None) is slots[0]
 
 
-def test_of_several_own_leases_find_gives_the_oldest(make: Any) -> None:
+def test_of_several_own_leases_find_gives_the_newest(make: Any) -> None:
     core = make()
     resource = object()
     slots = [leased(core, holder(task), resource) for task in (A, B, A, B)]
-    assert core.find(resource, B) is slots[1]
-    core.reclaim(slots[1])
     assert core.find(resource, B) is slots[3]
+    core.reclaim(slots[3])
+    assert core.find(resource, B) is slots[1]
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]])

@@ -570,7 +570,7 @@ class Machine(RuleBasedStateMachine):
             "destroying": len(model.destroying),
             "holders": sorted(
                 (claim.name if claim.name in self.tasks else "driver", claim.thing.label)
-                for claim in model.holding
+                for claim in (*model.holding, *model.inspected)
                 if claim.thing is not None
             ),
             "outcomes": {

@@ -115,6 +115,22 @@ async def test_what_is_under_way_may_be_given_to_a_task(make_pool, verb):
     await pool.release(other)
 
 
+@pytest.mark.parametrize("verb", UNDER_WAY)
+async def test_what_is_over_may_be_given_to_a_task(make_pool, verb):
+    pool = make_pool(Thing)
+    thing = await pool.acquire()
+    if verb in ("retire", "resize"):
+        pool.release(thing)
+    task = asyncio.create_task(UNDER_WAY[verb](pool, thing))
+    assert await task is None
+    thing = await pool.acquire()
+    task = asyncio.create_task(pool.release(thing))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert pool.idle_count == 1
+
+
 async def test_several_tasks_may_wait_for_one_release(make_pool):
     fault, destructor = OSError("destructor"), Gated()
     pool = make_pool(Thing, destructor=destructor)

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
+from math import inf
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from . import fork
+from .states import SlotState
 
 if TYPE_CHECKING:
     from .pool import Pool
@@ -171,24 +173,31 @@ def line_of(code: CodeType | None, instruction: int) -> int | None:
     return code.co_firstlineno
 
 
-def holders_of(core: Any, now: float) -> list[Holder[Any]]:
-    found = []
+def holders_of(core: Any, now: float, but: Any = None) -> list[Holder[Any]]:
+    """Whoever holds a resource, or was handed one and has not run since; all `but` this claim."""
     # The longest first; of two since the same moment, the one that was handed out first.
-    for lease in sorted(core.leases(), key=lambda lease: (lease.since, lease.number)):
-        slot = lease.slot
-        if slot is None:  # returned while another thread was reading
-            continue
-        found.append(
-            Holder(
-                resource=slot.resource,
-                task=task_name(lease.task),
-                seconds=max(0.0, now - lease.since),
-                file=None if lease.code is None else lease.code.co_filename,
-                line=line_of(lease.code, lease.instruction),
-                reason=lease.reason,
-            )
+    held = [
+        (lease.since, lease.number, lease, lease.slot)
+        for lease in core.leases()
+        if lease.slot is not None  # else it was returned while another thread was reading
+    ]
+    for claim in core.handed():
+        slot = claim.slot
+        if slot is None and claim.waiting is not None:
+            slot = claim.waiting.inspected  # before_acquire looks at it
+        if claim is not but and slot is not None and slot.state is SlotState.RESERVED:
+            held.append((max(claim.began, slot.idle_since), inf, claim, slot))
+    return [
+        Holder(
+            resource=slot.resource,
+            task=task_name(claim.task),
+            seconds=max(0.0, now - since),
+            file=None if claim.code is None else claim.code.co_filename,
+            line=line_of(claim.code, claim.instruction),
+            reason=claim.reason,
         )
-    return found
+        for since, _, claim, slot in sorted(held, key=lambda found: found[:2])
+    ]
 
 
 # -- for extras ----------------------------------------------------------------------------------

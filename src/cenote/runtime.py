@@ -134,7 +134,7 @@ class Runtime(Bound[T]):
             self._name,
             timeout,
             (core.active, core.idle_count, core.waiting),
-            holders_of(core, self._time()),
+            holders_of(core, self._time(), but=claim),
             circle=bool(core.circle(claim, True)),
         )
         if self._factory_failures != claim.waiting.failures:

@@ -31,7 +31,7 @@ class Waiting:
     """One acquire that could not be served at once."""
 
     __slots__ = (
-        "_collected", "_future", "_pool", "_timer", "claim", "failures", "inspection",
+        "_collected", "_future", "_pool", "_timer", "claim", "failures", "inspected", "inspection",
     )  # fmt: skip
 
     def __init__(self, pool: Runtime[Any], claim: Claim) -> None:
@@ -39,6 +39,7 @@ class Waiting:
         self.claim = claim
         self.failures = pool._factory_failures  # before this wait
         self.inspection: Work | None = None
+        self.inspected: Slot | None = None  # at which that looks
         self._collected = False  # while suspended; a hook may raise GeneratorExit, too
         self._future: asyncio.Future[None] | None = None  # while it is suspended
         self._timer: list[Any] | None = None  # its deadline, from the first suspension
@@ -203,7 +204,7 @@ class Waiting:
         if claim.state is ClaimState.FAILED:  # by the hook itself, before it suspended
             work.cut(asyncio.CancelledError())
         elif not work.finished:
-            self.inspection = work
+            self.inspection, self.inspected = work, slot
             try:
                 await self._future_of_wait()
             except BaseException as error:
@@ -224,7 +225,7 @@ class Waiting:
         error: BaseException | None,
     ) -> None:
         """The hook is done with the slot, in its own task; the claim may be gone by now."""
-        self.inspection = None
+        self.inspection = self.inspected = None
         pool = self._pool
         if self.claim.state is not ClaimState.GRANTED:
             pool._destroy(slot, "cancelled")

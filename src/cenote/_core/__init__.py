@@ -21,11 +21,12 @@ else:
     except ModuleNotFoundError:  # not compiled; one that does not load is an error
         failure = Path(__file__).with_name("build_failure.txt")
         if failure.exists():
+            reason = failure.read_text(encoding="utf-8", errors="replace").rstrip()
             warnings.warn(
                 f"cenote runs on its pure core, several times slower, because the native one could "
-                f"not be compiled: {failure.read_text().strip()}. Install a C compiler and the "
-                f"headers of Python (Debian: gcc, python3-dev), install again; CENOTE_NATIVE=1 "
-                f"makes a failed compilation an error, CENOTE_PURE=1 accepts the pure core.",
+                f"not be compiled:\n{reason}\nInstall a C compiler and the headers of Python "
+                f"(Debian: gcc, python3-dev), install again; CENOTE_NATIVE=1 makes a failed "
+                f"compilation an error, CENOTE_PURE=1 accepts the pure core.",
                 RuntimeWarning,
                 stacklevel=2,
             )

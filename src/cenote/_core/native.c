@@ -45,6 +45,7 @@ module_exec(PyObject *module)
         add_type(module, &st->claim_type, &claim_spec, NULL) < 0 ||
         add_type(module, &st->core_type, &core_spec, NULL) < 0 ||
         add_type(module, &st->acquire_type, &acquire_spec, st->claim_type) < 0 ||
+        add_type(module, &st->steps_type, &steps_spec, NULL) < 0 ||
         add_type(module, &st->done_type, &done_spec, NULL) < 0 ||
         add_type(module, &st->front_type, &front_spec, NULL) < 0 ||
         load_members(st->slot_states, slot_names, SLOT_STATES, "SlotState") < 0 ||

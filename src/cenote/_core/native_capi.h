@@ -204,12 +204,12 @@ static PyType_Spec ticket_spec = {
 
 /* -- Listener and Strategy -------------------------------------------------------------------- */
 
-typedef struct {
+struct Watcher {
     PyObject_HEAD
     Data data;
     Cenote_Listener listener;
     Cenote_Strategy strategy;
-} Watcher;
+};
 
 static void
 Watcher_dealloc(Watcher *self)
@@ -302,21 +302,26 @@ state_of_interpreter(void)
     return st;
 }
 
-static int
-is_pool(PyObject *object)
+/* The state behind an object of ours, or NULL without an exception. It need not be that of
+ * sys.modules, from which cenote may have been dropped since. */
+static State *
+state_of(PyObject *object)
 {
     if (object == NULL) {
-        return 0;
+        return NULL;
     }
     PyObject *type, *error, *traceback; /* an exception that is set is none of our business */
     PyErr_Fetch(&type, &error, &traceback);
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(object), &module_def);
     PyErr_Restore(type, error, traceback); /* replaces ours */
-    if (module == NULL) {
-        return 0;
-    }
-    State *st = PyModule_GetState(module);
-    return PyObject_TypeCheck(object, st->front_type);
+    return module == NULL ? NULL : PyModule_GetState(module);
+}
+
+static int
+is_pool(PyObject *object)
+{
+    State *st = state_of(object);
+    return st != NULL && PyObject_TypeCheck(object, st->front_type);
 }
 
 /* The pool, ready for use, or NULL with a TypeError. */
@@ -488,25 +493,35 @@ capi_acquire_call(PyObject *pool, double timeout, Cenote_Completion done, void *
     return (PyObject *)ticket;
 }
 
+/* Of a result, which it steals: 1 or 0; -1 with the exception that is set. */
+static int
+truth(PyObject *result)
+{
+    int answer = result == NULL ? -1 : PyObject_IsTrue(result);
+    Py_XDECREF(result);
+    return answer;
+}
+
 static int
 capi_ticket_cancel(PyObject *object)
 {
-    State *st = state_of_interpreter();
-    if (st == NULL) {
-        return -1;
-    }
-    if (object == NULL || !Py_IS_TYPE(object, st->ticket_type)) {
-        PyErr_SetString(PyExc_TypeError, "a ticket of acquire_call is needed");
+    State *st = state_of(object);
+    if (st == NULL || !Py_IS_TYPE(object, st->ticket_type)) {
+        PyErr_Format(PyExc_TypeError, "a ticket of acquire_call is needed, not %s",
+                     object == NULL ? "NULL" : Py_TYPE(object)->tp_name);
         return -1;
     }
     Ticket *ticket = (Ticket *)object;
     if (ticket->done == NULL || ticket->task == NULL) {
         return 0;
     }
-    PyObject *cancelled = PyObject_CallMethod(ticket->task, "cancel", NULL);
-    int result = cancelled == NULL ? -1 : PyObject_IsTrue(cancelled);
-    Py_XDECREF(cancelled);
-    return result;
+    PyObject *loop = PyObject_CallMethod(ticket->task, "get_loop", NULL);
+    int closed = loop == NULL ? -1 : truth(PyObject_CallMethod(loop, "is_closed", NULL));
+    Py_XDECREF(loop);
+    if (closed != 0) { /* then nothing is called any more */
+        return closed < 0 ? -1 : 0;
+    }
+    return truth(PyObject_CallMethod(ticket->task, "cancel", NULL));
 }
 
 static PyObject *
@@ -597,6 +612,15 @@ watcher_new(Data owned)
     return watcher;
 }
 
+/* A subscription is a function of ours around the one that pool.subscribe() gave. */
+static PyObject *
+unsubscribe_call(PyObject *unsubscribe, PyObject *Py_UNUSED(ignored))
+{
+    return PyObject_CallNoArgs(unsubscribe);
+}
+
+static PyMethodDef unsubscribe_method = {"unsubscribe", unsubscribe_call, METH_NOARGS, NULL};
+
 static PyObject *
 capi_subscribe(PyObject *pool, Cenote_Listener listener, void *data, Cenote_Free free_data)
 {
@@ -611,8 +635,11 @@ capi_subscribe(PyObject *pool, Cenote_Listener listener, void *data, Cenote_Free
     else if (as_pool(pool) != NULL) {
         watcher->listener = listener;
         PyObject *hear = PyObject_GetAttrString((PyObject *)watcher, "hear");
-        result = hear == NULL ? NULL : PyObject_CallMethod(pool, "subscribe", "O", hear);
+        PyObject *unsubscribe =
+            hear == NULL ? NULL : PyObject_CallMethod(pool, "subscribe", "O", hear);
+        result = unsubscribe == NULL ? NULL : PyCFunction_New(&unsubscribe_method, unsubscribe);
         Py_XDECREF(hear);
+        Py_XDECREF(unsubscribe);
     }
     Py_DECREF(watcher);
     return result;
@@ -621,8 +648,10 @@ capi_subscribe(PyObject *pool, Cenote_Listener listener, void *data, Cenote_Free
 static int
 capi_unsubscribe(PyObject *subscription)
 {
-    if (subscription == NULL) {
-        PyErr_SetString(PyExc_TypeError, "a subscription is needed, not NULL");
+    if (subscription == NULL || !PyCFunction_Check(subscription) ||
+        PyCFunction_GET_FUNCTION(subscription) != unsubscribe_call) {
+        PyErr_Format(PyExc_TypeError, "a subscription of subscribe is needed, not %s",
+                     subscription == NULL ? "NULL" : Py_TYPE(subscription)->tp_name);
         return -1;
     }
     return succeeded(PyObject_CallNoArgs(subscription));

@@ -379,6 +379,13 @@ core_shortage(Core *core)
     return missing < 0 ? 0 : missing;
 }
 
+/* Whether an outcome with this probe number concerns the breaker. */
+static int
+core_reports(Core *core, long long probe)
+{
+    return core->circuit != RECOVERING || probe == core->recovery;
+}
+
 /* -- Core: the Python methods ---------------------------------------------------------------- */
 
 #define NARGS(least, most, name)                                                                   \
@@ -742,18 +749,13 @@ Core_find(Core *core, PyObject *const *args, Py_ssize_t nargs)
         Py_RETURN_NONE;
     }
     Slot *slot = core->table[table_find(core, args[0])];
-    if (slot == NULL) {
-        Py_RETURN_NONE;
-    }
-    Slot *own = NULL;
-    for (;; slot = (Slot *)slot->twin) {
+    while (slot != NULL && slot->twin != NULL) {
         if (args[1] != Py_None && slot->lease != NULL && slot->lease->task == args[1]) {
-            own = slot;
+            break;
         }
-        if (slot->twin == NULL) {
-            return Py_NewRef(own == NULL ? slot : own);
-        }
+        slot = (Slot *)slot->twin;
     }
+    return newref_or_none((PyObject *)slot);
 }
 
 static PyObject *
@@ -787,6 +789,16 @@ append_claims(PyObject *list, Claim *claim)
         }
     }
     return 0;
+}
+
+static PyObject *
+Core_handed(Core *core, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *found = PyList_New(0);
+    if (found != NULL && append_claims(found, core->granted.first) < 0) {
+        Py_CLEAR(found);
+    }
+    return found;
 }
 
 static PyObject *
@@ -876,7 +888,7 @@ Core_reports(Core *core, PyObject *object)
     if (probe == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    return PyBool_FromLong(core->circuit != RECOVERING || probe == core->recovery);
+    return PyBool_FromLong(core_reports(core, probe));
 }
 
 static int
@@ -978,6 +990,7 @@ static PyMethodDef core_methods[] = {
     {"find", (PyCFunction)(void (*)(void))Core_find, METH_FASTCALL, NULL},
     {"has_twins", (PyCFunction)Core_has_twins, METH_O, NULL},
     {"leases", (PyCFunction)Core_leases, METH_NOARGS, NULL},
+    {"handed", (PyCFunction)Core_handed, METH_NOARGS, NULL},
     {"pending", (PyCFunction)Core_pending, METH_NOARGS, NULL},
     {"idle_slots", (PyCFunction)Core_idle_slots, METH_NOARGS, NULL},
     {"circle", (PyCFunction)(void (*)(void))Core_circle, METH_FASTCALL, NULL},

@@ -4,6 +4,9 @@
 
 static PyObject *front_give_back(Front *front, Slot *slot, int clean);
 
+typedef struct Watcher Watcher; /* a listener or a strategy in C: see native_capi.h */
+static PyObject *Watcher_report_success(Watcher *self, PyObject *pool);
+
 static double
 front_now(Front *front)
 {
@@ -247,6 +250,20 @@ fetch_error(void)
     return error;
 }
 
+/* Bound._contain() of what a watcher has raised. Steals both; `what` may be NULL with an exception. */
+static int
+front_contain(Front *front, PyObject *error, PyObject *what)
+{
+    PyObject *result = what == NULL ? NULL
+                                    : PyObject_CallMethodObjArgs((PyObject *)front,
+                                                                 front->core->st->s_contain, error,
+                                                                 what, NULL);
+    Py_XDECREF(error);
+    Py_XDECREF(what);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 /* -- events ---------------------------------------------------------------------------------- */
 
 static const char *const event_fields[EVENT_FIELDS] = {"kind", "pool",     "time",   "resource",
@@ -388,18 +405,12 @@ front_tell(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, d
         }
         PyObject *result = callback == NULL ? NULL : PyObject_CallOneArg(callback, event);
         Py_XDECREF(callback);
+        Py_XDECREF(result);
         if (result == NULL) {
             PyObject *error = fetch_error();
-            PyObject *what = PyUnicode_FromFormat("a subscriber failed on %R", kind);
-            if (what != NULL) {
-                result = PyObject_CallMethodObjArgs((PyObject *)front, st->s_contain, error, what,
-                                                    NULL);
-                Py_DECREF(what);
-            }
-            Py_XDECREF(error);
-            failed = result == NULL;
+            failed = front_contain(front, error,
+                                   PyUnicode_FromFormat("a subscriber failed on %R", kind)) < 0;
         }
-        Py_XDECREF(result);
     }
     Py_DECREF(subscribers);
     drop_event(st, event);
@@ -524,8 +535,11 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
     return 1;
 }
 
-static PyObject *
-acquire_await(Claim *claim)
+static PyObject *steps_new(Claim *claim);
+
+/* `wrapped`: whoever waits gets an iterator whose end is noticed. */
+static inline PyObject *
+acquire_start(Claim *claim, int wrapped)
 {
     Slot *slot = NULL;
     PyObject *verdict = NULL;
@@ -541,7 +555,7 @@ acquire_await(Claim *claim)
     }
     if (slot == NULL && can_wait((Front *)claim->front, claim)) {
         claim->must_wait = 1;
-        return Py_NewRef(claim);
+        return wrapped ? steps_new(claim) : Py_NewRef(claim);
     }
     State *st = claim->st;
     PyObject *coroutine = PyObject_CallMethodObjArgs(
@@ -555,6 +569,12 @@ acquire_await(Claim *claim)
     PyObject *iterator = iterate(coroutine);
     Py_DECREF(coroutine);
     return iterator;
+}
+
+static PyObject *
+acquire_await(Claim *claim)
+{
+    return acquire_start(claim, 1);
 }
 
 /* The resource is what the awaiting expression gives. */
@@ -616,7 +636,7 @@ acquire_step(Claim *claim, int by_interpreter)
 {
     PyObject *result = claim->result;
     if (result == NULL && claim->steps == NULL && claim->pause == NULL && !claim->must_wait) {
-        PyObject *steps = acquire_await(claim);
+        PyObject *steps = acquire_start(claim, 0);
         if (steps == NULL) {
             return NULL;
         }
@@ -695,19 +715,10 @@ acquire_undo(Claim *claim)
     return result == NULL ? -1 : 0;
 }
 
-static PyObject *
-Acquire_throw(Claim *claim, PyObject *args)
+/* Raise what the arguments of throw() say. */
+static void
+raise_thrown(PyObject *args)
 {
-    if (acquire_undo(claim) < 0) {
-        return NULL;
-    }
-    if (claim->steps != NULL) {
-        PyObject *throw = PyObject_GetAttrString(claim->steps, "throw");
-        PyObject *result = throw == NULL ? NULL : PyObject_CallObject(throw, args);
-        Py_XDECREF(throw);
-        return result;
-    }
-    claim->used = 1; /* it never began */
     PyObject *error = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
     if (error != NULL && PyTuple_GET_SIZE(args) > 1 && PyTuple_GET_ITEM(args, 1) != Py_None) {
         error = PyTuple_GET_ITEM(args, 1);
@@ -721,6 +732,22 @@ Acquire_throw(Claim *claim, PyObject *args)
     else {
         PyErr_SetString(PyExc_TypeError, "throw() takes an exception");
     }
+}
+
+static PyObject *
+Acquire_throw(Claim *claim, PyObject *args)
+{
+    if (acquire_undo(claim) < 0) {
+        return NULL;
+    }
+    if (claim->steps != NULL) {
+        PyObject *throw = PyObject_GetAttrString(claim->steps, "throw");
+        PyObject *result = throw == NULL ? NULL : PyObject_CallObject(throw, args);
+        Py_XDECREF(throw);
+        return result;
+    }
+    claim->used = 1; /* it never began */
+    raise_thrown(args);
     claim->must_wait = 0;
     return claim->pause == NULL ? NULL : wait_interrupted(claim);
 }
@@ -752,6 +779,37 @@ Acquire_aenter(Claim *claim, PyObject *Py_UNUSED(ignored))
 {
     claim->in_block = 1;
     return Py_NewRef(claim);
+}
+
+/* Bound._report_success(); a strategy in C is called without a step of Python. */
+static int
+front_report_success(Front *front, long long probe)
+{
+    Core *core = front->core;
+    State *st = core->st;
+    PyObject *result;
+    if (!Py_IS_TYPE(front->strategy, st->watcher_type)) {
+        PyObject *number = PyLong_FromLongLong(probe);
+        result = number == NULL ? NULL
+                                : PyObject_CallMethodOneArg((PyObject *)front, st->s_report_success,
+                                                            number);
+        Py_XDECREF(number);
+        Py_XDECREF(result);
+        return result == NULL ? -1 : 0;
+    }
+    if (!core_reports(core, probe)) {
+        return 0;
+    }
+    PyObject *strategy = Py_NewRef(front->strategy); /* it may be replaced meanwhile */
+    result = Watcher_report_success((Watcher *)strategy, (PyObject *)front);
+    Py_DECREF(strategy);
+    Py_XDECREF(result);
+    if (result != NULL) {
+        return 0;
+    }
+    PyObject *error = fetch_error();
+    return front_contain(front, error,
+                         PyUnicode_FromString("the strategy failed in report_success()"));
 }
 
 /* The holder gives the slot back: the end, or an Operation that leads to it. `clean`: there is
@@ -788,14 +846,8 @@ front_give_back(Front *front, Slot *slot, int clean)
         }
         Py_DECREF(answer);
     }
-    if (front->strategy != Py_None) {
-        PyObject *probe = PyLong_FromLongLong(slot->probe);
-        result = probe == NULL ? NULL : PyObject_CallMethodOneArg(self, st->s_report_success, probe);
-        Py_XDECREF(probe);
-        if (result == NULL) {
-            return NULL;
-        }
-        Py_DECREF(result);
+    if (front->strategy != Py_None && front_report_success(front, slot->probe) < 0) {
+        return NULL;
     }
     const char *reason;
     int unfit = core_put(core, slot, now, &reason);
@@ -886,6 +938,133 @@ static PyType_Spec acquire_spec = {
     .slots = acquire_slots,
 };
 
+/* -- Steps: what __await__ gives if there is something to wait for ----------------------------- */
+
+/* The queue owns the claim, so that a claim cannot notice that nobody drives it any more. A coroutine
+ * closes what it awaits; an iterator that is driven by hand is just dropped. */
+typedef struct {
+    PyObject_HEAD
+    Claim *claim;
+} Steps;
+
+static PyObject *
+steps_new(Claim *claim)
+{
+    Steps *steps = PyObject_GC_New(Steps, claim->st->steps_type);
+    if (steps != NULL) {
+        steps->claim = (Claim *)Py_NewRef(claim);
+        PyObject_GC_Track(steps);
+    }
+    return (PyObject *)steps;
+}
+
+static int
+steps_ready(Steps *steps)
+{
+    if (steps->claim == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this pool was garbage-collected");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+steps_next(Steps *steps)
+{
+    return steps_ready(steps) < 0 ? NULL : acquire_step(steps->claim, 1);
+}
+
+static PyObject *
+Steps_send(Steps *steps, PyObject *value)
+{
+    return steps_ready(steps) < 0 ? NULL : Acquire_send(steps->claim, value);
+}
+
+static PyObject *
+Steps_throw(Steps *steps, PyObject *args)
+{
+    return steps_ready(steps) < 0 ? NULL : Acquire_throw(steps->claim, args);
+}
+
+static PyObject *
+Steps_close(Steps *steps, PyObject *ignored)
+{
+    return steps_ready(steps) < 0 ? NULL : Acquire_close(steps->claim, ignored);
+}
+
+static void
+steps_finalize(Steps *steps)
+{
+    Claim *claim = steps->claim;
+    if (claim == NULL || (claim->pause == NULL && claim->steps == NULL) ||
+        (claim->state != ASKING && claim->state != WAITING && claim->state != GRANTED)) {
+        return; /* it was driven to its end */
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *result = Acquire_close(claim, NULL);
+    if (result == NULL) {
+        PyErr_WriteUnraisable((PyObject *)steps);
+    }
+    Py_XDECREF(result);
+    PyErr_Restore(type, error, traceback);
+}
+
+static int
+steps_traverse(Steps *steps, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(steps));
+    Py_VISIT(steps->claim);
+    return 0;
+}
+
+static int
+steps_clear(Steps *steps)
+{
+    Py_CLEAR(steps->claim);
+    return 0;
+}
+
+static void
+steps_dealloc(Steps *steps)
+{
+    if (PyObject_CallFinalizerFromDealloc((PyObject *)steps) < 0) {
+        return;
+    }
+    PyTypeObject *type = Py_TYPE(steps);
+    PyObject_GC_UnTrack(steps);
+    Py_CLEAR(steps->claim);
+    type->tp_free(steps);
+    Py_DECREF(type);
+}
+
+static PyMethodDef steps_methods[] = {
+    {"send", (PyCFunction)Steps_send, METH_O, NULL},
+    {"throw", (PyCFunction)Steps_throw, METH_VARARGS, NULL},
+    {"close", (PyCFunction)Steps_close, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot steps_slots[] = {
+    {Py_tp_doc, "The wait of one acquire; dropped in the middle, it gives up its place."},
+    {Py_tp_methods, steps_methods},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, steps_next},
+    {Py_tp_traverse, steps_traverse},
+    {Py_tp_clear, steps_clear},
+    {Py_tp_finalize, steps_finalize},
+    {Py_tp_dealloc, steps_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec steps_spec = {
+    .name = "cenote._core.native.Steps",
+    .basicsize = sizeof(Steps),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = steps_slots,
+};
+
 /* -- Done: the awaitable of what has happened already ----------------------------------------- */
 
 static PyObject *
@@ -929,9 +1108,27 @@ done_wait(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
+/* With send(), throw() and close() it is a coroutine to asyncio.create_task(). */
+static PyObject *
+done_send(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(value))
+{
+    PyErr_SetNone(PyExc_StopIteration);
+    return NULL;
+}
+
+static PyObject *
+done_throw(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    raise_thrown(args);
+    return NULL;
+}
+
 static PyMethodDef done_methods[] = {
     {"result", done_result, METH_NOARGS, NULL},
     {"wait", done_wait, METH_NOARGS, NULL},
+    {"send", done_send, METH_O, NULL},
+    {"throw", done_throw, METH_VARARGS, NULL},
+    {"close", done_result, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -127,8 +127,8 @@ typedef struct {
 
 /* Objects first, and nothing but objects before `spare`: module_traverse walks them. */
 struct State {
-    PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *front_type, *done_type,
-        *handlers_type, *check_type, *ticket_type, *watcher_type;
+    PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *steps_type, *front_type,
+        *done_type, *handlers_type, *check_type, *ticket_type, *watcher_type;
     PyObject *done; /* the awaitable of what is done already */
     PyObject *slot_states[SLOT_STATES], *claim_states[CLAIM_STATES], *phases[PHASES],
         *circuits[CIRCUITS];

@@ -112,22 +112,23 @@ class Core:
                 twin = twin.twin
         return found
 
+    def handed(self) -> list[Claim]:
+        """Every claim that is granted something and does not hold it yet, oldest first."""
+        return list(self.granted)
+
     def pending(self) -> list[Claim]:
         """Every claim that is granted or waits, oldest first."""
         return [*self.granted, *self._queue()]
 
     def find(self, resource: object, task: Any) -> Slot | None:
-        """The leased slot with this very resource: the task's own first, else the oldest."""
+        """The leased slot with this very resource: the task's own newest, which is that of its
+        innermost block; else the oldest."""
         slot = self.leased.get(id(resource))
-        if slot is None or slot.twin is None:
-            return slot
-        own = None
-        while True:
+        while slot is not None and slot.twin is not None:
             if task is not None and slot.lease is not None and slot.lease.task is task:
-                own = slot
-            if slot.twin is None:
-                return own or slot
+                break
             slot = slot.twin
+        return slot
 
     def has_twins(self, resource: object) -> bool:
         """Whether several leased slots have this very resource."""

@@ -84,7 +84,8 @@ typedef struct {
     PyObject *(*acquire_call)(PyObject *pool, double timeout, Cenote_Completion done, void *data,
                               Cenote_Free free_data);
 
-    /* Give up waiting, in O(1): 1 if `done` will hear CancelledError, 0 if it was called before. */
+    /* Give up waiting, in O(1): 1 if `done` will hear CancelledError; 0 if it was called before, or
+     * never will be because the loop is closed. */
     int (*ticket_cancel)(PyObject *ticket);
 
     /* A resource, or NULL without an exception if that would need waiting. */
@@ -122,15 +123,27 @@ typedef struct {
 
 static const Cenote_API *cenote = NULL;
 
-/* Finds the table. -1 with an ImportError that says what is wrong. */
+/* Finds the table. -1 with an ImportError that says what is wrong, or with what the import of cenote
+ * raised. */
 static inline int
 cenote_import(void)
 {
     PyObject *package = PyImport_ImportModule("cenote");
     if (package == NULL) {
         if (PyErr_ExceptionMatches(PyExc_ModuleNotFoundError)) {
-            PyErr_SetString(PyExc_ImportError,
-                            "this extension needs cenote, which is not installed: pip install cenote");
+            PyObject *type, *error, *traceback;
+            PyErr_Fetch(&type, &error, &traceback);
+            PyErr_NormalizeException(&type, &error, &traceback);
+            PyObject *name = PyObject_GetAttrString(error, "name"); /* of what was not found */
+            int absent = name != NULL && PyUnicode_Check(name) &&
+                         PyUnicode_CompareWithASCIIString(name, "cenote") == 0;
+            Py_XDECREF(name);
+            PyErr_Restore(type, error, traceback);
+            if (absent) {
+                PyErr_SetString(
+                    PyExc_ImportError,
+                    "this extension needs cenote, which is not installed: pip install cenote");
+            }
         }
         return -1;
     }
@@ -152,6 +165,11 @@ cenote_import(void)
     }
     cenote = (const Cenote_API *)PyCapsule_Import("cenote._core.native.C_API", 0);
     if (cenote == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            PyErr_SetString(PyExc_ImportError,
+                            "this extension needs the C API of cenote, which the installed one does "
+                            "not have: upgrade cenote");
+        }
         return -1;
     }
     if (cenote->abi < CENOTE_ABI || cenote->size < sizeof(Cenote_API)) {
