@@ -9,7 +9,7 @@ help:
 	@echo 'make test    run the tests (ARGS="-k name" goes to pytest)'
 	@echo 'make check   format, lint, types, tests'
 	@echo 'make matrix  the tests on every supported Python'
-	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 12 minutes'
+	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 10 minutes'
 	@echo 'make sanitize  tests, fuzzing and chaos on a native core with the address, undefined and leak sanitizers'
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
 	@echo 'make fuzz    hostile programs for the C API, hostile text for URLs and SQL, about 10 minutes'

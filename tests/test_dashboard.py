@@ -21,7 +21,7 @@ from cenote.extras.dashboard.tiles import Tiles
 from cenote.observe import SlotView
 from clock import advance, settle
 from support import Gate, Thing, line
-from viewer import TOKEN, ask, order, until, watching
+from viewer import AGAIN, TOKEN, Viewer, ask, press, scope, until, watching
 
 IDLE, ACTIVE, CREATING, HOOK, DESTROYING = range(5)
 
@@ -76,9 +76,26 @@ async def test_the_routes():
     dashboard = app()
     assert (await ask(dashboard, "HEAD", "/"))[::2] == (200, b"")
     assert (await ask(dashboard, "GET", "/other"))[0] == 404
-    assert (await ask(dashboard, "POST", "/"))[0] == 405
-    assert (await ask(dashboard, "GET", "/control"))[0] == 405
-    assert (await ask(dashboard, "HEAD", "/events"))[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/", "GET, HEAD"),
+        ("POST", "", "GET, HEAD"),
+        ("HEAD", "/events", "GET"),
+        ("GET", "/control", "POST"),
+    ],
+)
+async def test_another_method_is_told_which_ones_are_allowed(method, path, allowed):
+    status, headers, _ = await ask(app(), method, path)
+    assert (status, headers["allow"]) == (405, allowed)
+
+
+async def test_too_many_fields_are_refused():
+    query = "&".join(f"field{number}=1" for number in range(9))
+    status, _, body = await ask(app(), "GET", "/events", query=query)
+    assert (status, json.loads(body)) == (400, {"error": "The address has too many fields."})
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -419,6 +436,103 @@ async def test_too_many_viewers_are_refused(monkeypatch):
         assert second.status == 503
 
 
+# -- one stream after the other ------------------------------------------------------------------
+
+
+async def stream(application, viewer, query=""):
+    """One answer to `GET /events`, from its head to its end."""
+    viewer.messages.clear()
+    await application(scope("GET", "/events", query=query), viewer.receive, viewer.send)
+
+
+@pytest.mark.virtual_time
+async def test_a_stream_ends_and_the_next_one_goes_on(make_pool, monkeypatch):
+    use_virtual_clocks(monkeypatch)
+    pool = make_pool(Thing, min_size=3, max_size=3, name="p")
+    await pool.open()
+    application, viewer = app(), Viewer()
+    task = asyncio.create_task(stream(application, viewer))
+    await advance(asgi.STREAM - 1)
+    assert not task.done()
+    await advance(1)
+    await task
+    assert viewer.ended
+    assert viewer.raw.endswith(AGAIN)
+
+    pool.deactivate()  # while no stream is open
+    number = viewer.pool("p")["id"]
+    task = asyncio.create_task(stream(application, viewer, f"pool={number}&after={viewer.last}"))
+    await advance(0.5)
+    assert not any("full" in message for message in viewer.messages)
+    assert not any("tiles" in message.get("details", {}) for message in viewer.messages)
+    assert viewer.pool("p")["state"] == "INACTIVE"
+    assert [event[1] for event in viewer.events] == ["state_changed"]
+    viewer.hang_up.set()
+    await task
+
+
+@pytest.mark.parametrize("after", ["", "-", "x", "0123456789abcdef-7", "-7", "²-²"])
+async def test_a_bookmark_of_elsewhere_begins_anew(make_pool, after):
+    make_pool(Thing, name="p")
+    async with watching(app(), f"after={after}&pool=1") as viewer:
+        assert viewer.messages[0]["full"]
+        assert "tiles" in viewer.messages[0]["details"]
+
+
+@pytest.mark.virtual_time
+async def test_a_page_that_does_not_come_back_is_forgotten(make_pool):
+    pool = make_pool(Thing)
+    application, viewer = app(), Viewer()
+    task = asyncio.create_task(stream(application, viewer))
+    await advance(asgi.STREAM + 0.5)
+    await task
+    assert len(pool._subscribers) == 1
+    await advance(collecting.LINGER)
+    assert pool._subscribers == ()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("interval", [0.25, 10])
+async def test_a_page_without_news_hears_that_the_server_lives(interval):
+    async with watching(app(interval=interval)) as viewer:
+        viewer.messages.clear()
+        await advance(asgi.HEARTBEAT + 0.5)
+        assert viewer.messages == [{}]
+
+
+async def test_uvicorn_ends_a_stream_when_it_stops(make_pool):
+    pool = make_pool(Thing)
+    viewer = Viewer()
+    task = asyncio.create_task(stream(app(), viewer))
+    await settle()
+    task.cancel(msg=asgi.UVICORN_STOPS)
+    await task
+    assert viewer.ended
+    assert task.cancelling() == 0
+    assert pool._subscribers == ()
+
+
+async def test_a_browser_that_does_not_read_is_not_waited_for(make_pool):
+    make_pool(Thing)
+    viewer = Viewer()
+    task = asyncio.create_task(stream(app(), viewer))
+    await settle()
+    viewer.free.clear()
+    task.cancel(msg=asgi.UVICORN_STOPS)
+    await task
+    assert not viewer.ended
+
+
+async def test_every_other_cancellation_is_passed_on(make_pool):
+    pool = make_pool(Thing)
+    viewer = Viewer()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await stream(app(), viewer)
+    assert not viewer.ended
+    assert pool._subscribers == ()
+
+
 # -- other threads -------------------------------------------------------------------------------
 
 
@@ -454,7 +568,7 @@ async def test_a_pool_of_another_thread():
             await until(lambda: viewer.states == [ACTIVE])
             await until(lambda: viewer.pool("away")["thread"] == "engine room")
             assert len(pool._subscribers) == 1
-            status, _ = await order(application, "deactivate", viewer.pool("away")["id"])
+            status, _ = await press(application, viewer, "deactivate", "away")
             assert (status, pool.state) == (200, "INACTIVE")
             await until(lambda: any(event[1] == "state_changed" for event in viewer.events))
         await until(lambda: pool._subscribers == ())
@@ -479,7 +593,7 @@ async def test_a_loop_that_does_not_answer_is_told(monkeypatch):
             await until(lambda: viewer.pool("stuck")["thread"] == "engine room")
             elsewhere.loop.call_soon_threadsafe(unblock.wait)
             await until(lambda: viewer.pool("stuck")["stalled"])
-            status, said = await order(application, "deactivate", viewer.pool("stuck")["id"])
+            status, said = await press(application, viewer, "deactivate", "stuck")
             assert status == 503
             assert "does not answer" in said["error"]
             unblock.set()
@@ -495,7 +609,7 @@ async def test_a_pool_whose_loop_is_gone():
     application = app(control_token=TOKEN)
     async with watching(application) as viewer:
         assert viewer.pool("orphan")["phase"] == "open"
-        status, said = await order(application, "deactivate", viewer.pool("orphan")["id"])
+        status, said = await press(application, viewer, "deactivate", "orphan")
         assert status == 409
         assert "closed by now" in said["error"]
     pool._forsake()

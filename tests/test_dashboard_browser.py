@@ -7,6 +7,7 @@ import pytest
 
 import cenote
 from browsing import Browser, Program, launch, missing
+from cenote.extras.dashboard import asgi
 from support import Gate, Thing
 
 TOKEN = "sesame-open"
@@ -195,6 +196,20 @@ def test_the_buttons_need_the_token(program, browser):
     assert pool.state == "ACTIVE"
 
 
+def test_an_order_for_another_process_is_told(program, browser):
+    pool = program.pool(Thing)
+    browser.open(program.serve(control_token=TOKEN))
+    browser.until(lambda: browser.seen("[data-action=recover]"))
+    browser.write("#token", TOKEN)
+    browser.click("#unlock-button")
+    browser.until(lambda: not browser.seen("#token"))
+    browser.run("known.process = 'another'")
+    browser.click("[data-action=recover]")
+    browser.until(lambda: "Another process of this" in browser.text("#control-result"))
+    assert pool.state == "ACTIVE"
+    assert not browser.seen("#token")
+
+
 def post(browser, headers):
     """Status and words of a POST by a script of the page."""
     script = """
@@ -224,6 +239,30 @@ def test_it_survives_a_restart_of_the_server(program, browser):
     browser.until(lambda: contents(browser.tiles(), "active"))
     program.call(pool.release, thing)
     browser.until(lambda: contents(browser.tiles(), "idle"))
+
+
+def test_the_next_stream_is_not_noticed(program, browser, monkeypatch):
+    monkeypatch.setattr(asgi, "STREAM", 0.5)
+    pool = program.pool(Thing, max_size=2, name="main")
+    thing = program.acquire(pool)
+    browser.open(program.serve(interval=0.05))
+    browser.until(lambda: contents(browser.tiles(), "active"))
+    browser.click("#tiles button")
+    browser.run("""
+        window.shown = [];
+        const note = () => window.shown.push(document.querySelector('#link-text').textContent);
+        new MutationObserver(note).observe(document.querySelector('#link'),
+            {subtree: true, childList: true, characterData: true, attributes: true});
+    """)
+    streams = lambda: [each for each in browser.requests() if "/events" in each]  # noqa: E731
+    seen = []
+    browser.until(lambda: seen.extend(streams()) or len(seen) >= 4)
+    assert all("after=" in each for each in seen[1:]), seen
+    assert browser.run("return window.shown") == []
+    assert browser.text("#inspector").startswith("Slot 1, active")
+    program.call(pool.deactivate)
+    browser.until(lambda: browser.text("#breaker-state") == "INACTIVE")
+    program.call(pool.release, thing)
 
 
 def test_a_page_that_is_left_costs_nothing(program, browser):
@@ -410,11 +449,11 @@ def test_the_theme_can_be_chosen(program, browser):
     dark = browser.run(color)
     browser.click("#theme")
     assert browser.run(color) != dark
-    assert browser.run("return document.querySelector('#theme').ariaLabel") == "Theme: light"
+    assert browser.text("#theme") == "Theme: light"
     browser.driver.refresh()
     browser.until(lambda: browser.text("#link-text") == "Live")
     assert browser.run(color) != dark
     browser.click("#theme")
     assert browser.run(color) == dark
     browser.click("#theme")
-    assert browser.text("#theme") == "Auto"
+    assert browser.text("#theme") == "Theme: auto"

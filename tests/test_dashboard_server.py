@@ -5,14 +5,15 @@ import json
 import socket
 import subprocess
 import sys
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
 import cenote
-from cenote.extras.dashboard import app, server
+from cenote.extras.dashboard import app, asgi, server
 from clock import settle
 from support import Thing
-from viewer import TOKEN, Viewer, ask, order, scope, until, watching
+from viewer import TOKEN, Viewer, ask, order, press, scope, until, watching
 
 # -- who may ask ---------------------------------------------------------------------------------
 
@@ -94,15 +95,26 @@ async def test_the_buttons(make_pool):
     pool = make_pool(Thing, name="p")
     application = app(control_token=TOKEN)
     async with watching(application) as viewer:
-        number = viewer.pool("p")["id"]
         for action, state in [
             ("deactivate", "INACTIVE"),
             ("recover", "RECOVERING"),
             ("activate", "ACTIVE"),
         ]:
-            assert await order(application, action, number) == (200, {"done": action})
+            assert await press(application, viewer, action, "p") == (200, {"done": action})
             assert pool.state == state
-        assert (await order(application, "activate", 999))[0] == 404
+        assert (await order(application, "activate", 999, process=viewer.process))[0] == 404
+
+
+async def test_an_order_that_reaches_another_process_does_nothing(make_pool):
+    """Each process has an app of its own, and numbers its pools by itself."""
+    pool = make_pool(Thing, name="p")
+    watched, other = app(control_token=TOKEN), app(control_token=TOKEN)
+    async with watching(watched) as viewer, watching(other):
+        status, said = await press(other, viewer, "deactivate", "p")
+        assert (status, pool.state) == (409, "ACTIVE")
+        assert said["error"].startswith("another process of this program answered; ")
+        assert (await press(watched, viewer, "deactivate", "p"))[0] == 200
+        assert pool.state == "INACTIVE"
 
 
 @pytest.mark.parametrize(
@@ -115,6 +127,8 @@ async def test_the_buttons(make_pool):
         (b'{"action": "activate", "pool": "1"}', 400),
         (b'{"action": "activate", "pool": true}', 400),
         (b'{"action": ["activate"], "pool": 1}', 400),
+        (b'{"action": "activate", "pool": 1}', 400),
+        (b'{"action": "activate", "pool": 1, "process": 7}', 400),
         (b"\xff", 400),
         (b"[" * 4000, 400),
         (b" " * 5000, 413),
@@ -171,8 +185,9 @@ async def test_it_binds_to_the_loopback_and_says_when_it_does_not(caplog):
     assert not caplog.records
     async with await cenote.serve_dashboard(host="0.0.0.0", port=0) as served:
         assert served.url == f"http://127.0.0.1:{served.port}/"
+        bound = f"0.0.0.0:{served.port}"
     (record,) = caplog.records
-    assert "open to other machines" in record.message
+    assert record.message == f"the dashboard listens on {bound}, open to other machines"
 
 
 @sockets
@@ -265,6 +280,7 @@ async def test_a_stream_over_a_socket(make_pool):
         assert b"content-type: text/event-stream" in head
         assert await reader.readline() == b"retry: 1000\n"
         await reader.readline()
+        assert (await reader.readline()).startswith(b"id: ")
         message = json.loads((await reader.readline()).removeprefix(b"data: "))
         assert [shown["name"] for shown in message["pools"]] == ["p"]
         assert len(pool._subscribers) == 1
@@ -360,20 +376,34 @@ async def test_mounted_in_starlette(make_pool):
     await task
 
 
-@sockets
-async def test_under_uvicorn(make_pool):
+@asynccontextmanager
+async def uvicorn_of(**options):
+    """The dashboard under uvicorn: its port, and the function that stops it."""
     uvicorn = pytest.importorskip("uvicorn")
-    pool = make_pool(Thing, name="p")
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
         config = uvicorn.Config(
-            "cenote:dashboard", log_level="error", ws="none", timeout_graceful_shutdown=1
+            "cenote:dashboard", log_config=None, log_level="error", ws="none", **options
         )
         running = uvicorn.Server(config)
-        running.install_signal_handlers = lambda: None
+        running.capture_signals = nullcontext
         task = asyncio.create_task(running.serve([listening]))
         await until(lambda: running.started)
+
+        async def stop():
+            running.should_exit = True
+            await task
+
+        try:
+            yield listening.getsockname()[1], stop
+        finally:
+            await stop()
+
+
+@sockets
+async def test_under_uvicorn(make_pool):
+    pool = make_pool(Thing, name="p")
+    async with uvicorn_of(timeout_graceful_shutdown=1) as (port, _):
         answer = await raw(port, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 OK")
         refused = await raw(
@@ -386,5 +416,33 @@ async def test_under_uvicorn(make_pool):
         assert len(pool._subscribers) == 1
         writer.close()
         await until(lambda: pool._subscribers == ())
-        running.should_exit = True
-        await task
+
+
+@sockets
+async def test_an_open_page_does_not_hold_up_uvicorn(make_pool, caplog, monkeypatch):
+    monkeypatch.setattr(asgi, "STREAM", 1.0)
+    make_pool(Thing, name="p")
+    async with uvicorn_of() as (port, stop):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(STREAM)
+        await reader.readuntil(b'"name":"p"')
+        async with asyncio.timeout(30):
+            await stop()
+        assert (await reader.read()).endswith(b"event: again\ndata:\n\n\r\n0\r\n\r\n")
+        writer.close()
+    assert not caplog.records
+
+
+@sockets
+async def test_an_open_page_is_ended_by_uvicorn_without_a_traceback(make_pool, caplog):
+    make_pool(Thing, name="p")
+    async with uvicorn_of(timeout_graceful_shutdown=0.1) as (port, stop):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(STREAM)
+        await reader.readuntil(b'"name":"p"')
+        await stop()
+        assert (await reader.read()).endswith(b"\r\n0\r\n\r\n")  # the end of the body
+        writer.close()
+    (record,) = caplog.records
+    assert record.message.startswith("Cancel 1 running task(s)")
+    assert record.exc_info is None

@@ -1,6 +1,8 @@
 """The demo, as a program: on a pipe, on a terminal, and interrupted."""
 
+import io
 import os
+import random
 import re
 import select
 import signal
@@ -14,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import cenote
+from cenote.demo import play, screen
+from cenote.observe import PoolEvent
 
 ROOT = Path(__file__).parent.parent
 SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install
@@ -74,8 +78,8 @@ class Terminal:
             self.output += part
         return self.output.decode()
 
-    def interrupt(self) -> int:
-        self.process.send_signal(signal.SIGINT)
+    def interrupt(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
         return self.end()
 
     def end(self) -> int:
@@ -103,8 +107,11 @@ def test_without_a_terminal(done: "subprocess.CompletedProcess[str]") -> None:
     assert states[-2:] == ["RECOVERING", "ACTIVE"]
     assert re.search(r" 100%  ACTIVE: 0 active, \d+ idle, 0 waiting", done.stdout)
     assert "forgetful' ends in a transaction, without a commit" in done.stdout
-    assert "rolled back: nothing of it is left" in done.stdout
     assert "a connection broke" in done.stdout
+    assert re.search(r" replaced \d+ dead connections?\n", done.stdout)
+    told = done.stdout.count("rolled back: all 50,000 are there, and its connection is free")
+    assert told > 0
+    assert re.search(rf"forgotten +{told} transactions +rolled back\n", done.stdout)
 
 
 def test_the_numbers_of_the_summary_agree(done: "subprocess.CompletedProcess[str]") -> None:
@@ -183,6 +190,19 @@ def test_an_interrupt_ends_it_cleanly() -> None:
     assert "\x1b[?25h" in output
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM on Windows")
+def test_a_termination_ends_it_cleanly(tmp_path: Path) -> None:
+    terminal = Terminal(TMPDIR=str(tmp_path))
+    terminal.read(until=b"calm day")
+    assert os.listdir(tmp_path)
+    assert terminal.interrupt(signal.SIGTERM) == 143
+    output = terminal.output.decode()
+    assert output.rstrip().endswith("terminated")
+    assert "Traceback" not in output
+    assert "\x1b[?25h" in output
+    assert os.listdir(tmp_path) == []
+
+
 def test_plain_characters_where_others_cannot_be_shown() -> None:
     terminal = Terminal("--fast", PYTHONIOENCODING="ascii")
     terminal.read(until=b"rush hour")
@@ -232,3 +252,74 @@ def test_a_port_that_is_taken_costs_only_the_page() -> None:
     assert done.returncode == 0
     assert done.stderr.startswith("no page: port ")
     assert "not a coin is lost" in done.stdout
+
+
+# -- the play, without a program around it -------------------------------------------------------
+
+real = pytest.mark.real_time("threads of SQLite")
+SHORT = (
+    play.Act("somebody forgets to commit", 8.0, query=0.04, pause=0.5, forgetful=True),
+    play.Act("the end", 1.0, query=0.04, pause=0.5),
+)
+
+
+class Paper(io.StringIO):
+    encoding = "utf-8"
+
+
+def short_play(monkeypatch: pytest.MonkeyPatch, kind: type[play.Play] = play.Play) -> play.Play:
+    monkeypatch.setattr(play, "ACTS", SHORT)
+    return kind(random.Random(1), 0.1, screen.Screen(Paper(), color=False))
+
+
+@real
+async def test_the_forgetful_task_sits_in_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+
+    def hear(event: PoolEvent) -> None:
+        if event.kind == "released" and event.task == play.FORGETFUL:
+            held.append(event.duration)
+
+    async with short_play(monkeypatch) as story:
+        story.pool.subscribe(hear)
+        await story.once()
+    assert len(held) >= story.rolled_back > 0
+    assert held[0] is not None
+    assert held[0] > play.SIT * story.pace * 0.9  # several pictures of the page
+
+
+class Thief(play.Play):
+    """Has taken a coin already, and committed that."""
+
+    async def _take_everything(self) -> None:
+        await self.db.execute("update accounts set balance = balance - 1 where id = 1")
+        await super()._take_everything()
+
+
+@real
+async def test_what_was_not_rolled_back_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with short_play(monkeypatch, Thief) as story:
+        await story.once()
+    shown = story.screen._stream.getvalue()
+    assert re.search(r"error +NOT rolled back: 49,\d+ of 50,000 are there", shown)
+    assert "rolled back: all" not in shown
+    assert re.search(r"forgotten +0 transactions +rolled back", shown)
+    assert "MONEY IS LOST" in shown
+
+
+@real
+async def test_a_round_is_summed_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with short_play(monkeypatch) as story:
+        await story.once()
+        before = story.pool.stats()
+        first = story.screen._stream.getvalue()
+        await story.once()
+        after = story.pool.stats()
+    shown = story.screen._stream.getvalue().removeprefix(first)
+    leases = re.search(r"leases +([\d,]+) acquired +([\d,]+) returned", shown)
+    assert leases
+    acquired, released = (int(number.replace(",", "")) for number in leases.groups())
+    assert acquired == after.acquired - before.acquired
+    assert released == after.released - before.released
+    assert re.search(rf"connections +{after.created - before.created} created", shown)
+    assert re.search(rf"forgotten +{shown.count('rolled back: all')} transactions", shown)

@@ -17,7 +17,10 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 # What each of them needs, and shows; those that show nothing are only imported.
 EXPECTED = [
     ("prometheus_client", ['cenote_pool_created_total{pool="shop"} 1.0']),
-    ("opentelemetry.sdk", ['"name": "CREATE"', '"cenote.acquire"', "db.client.connection.count"]),
+    (
+        "opentelemetry.sdk",
+        ['"name": "create orders"', '"cenote.acquire"', "db.client.connection.count"],
+    ),
     (None, ["create table orders (id integer)  fine"]),
     (None, ['"event": "created"', '"level": "WARNING"', '"reason": "INACTIVE"']),
     ("starlette", []),

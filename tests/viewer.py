@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from clock import settle
 
 TOKEN = "sesame-open"
+AGAIN = b"event: again\ndata:\n\n"
 
 
 def scope(method, path, headers=(), query="", root="", host="localhost", address="127.0.0.1"):
@@ -38,15 +39,20 @@ async def ask(application, method, path, *, body=b"", **more):
     return head["status"], headers, b"".join(part["body"] for part in rest)
 
 
-async def order(application, action, pool=1, *, token=TOKEN, body=None, **headers):
-    """Press a button: the status and what is said."""
+async def order(application, action, pool=1, *, process="", token=TOKEN, body=None, **headers):
+    """Press a button: the status and what is said. `process` is what the events named."""
     named = {"content-type": "application/json", "authorization": f"Bearer {token}", **headers}
     if token is None:
         del named["authorization"]
     if body is None:
-        body = json.dumps({"pool": pool, "action": action}).encode()
+        body = json.dumps({"process": process, "pool": pool, "action": action}).encode()
     status, _, answer = await ask(application, "POST", "/control", body=body, headers=named)
     return status, json.loads(answer)
+
+
+async def press(application, viewer, action, name):
+    """Press a button for the pool that the viewer sees by this name."""
+    return await order(application, action, viewer.pool(name)["id"], process=viewer.process)
 
 
 class Viewer:
@@ -55,6 +61,8 @@ class Viewer:
     def __init__(self):
         self.pools, self.ids, self.tiles, self.events = {}, [], {}, []
         self.details, self.messages, self.status = {}, [], None
+        self.process = None
+        self.raw, self.last, self.ended = b"", "", False  # all bytes; the last id; the whole answer
         self.free = asyncio.Event()  # whether it reads
         self.free.set()
         self.hang_up = asyncio.Event()
@@ -67,12 +75,17 @@ class Viewer:
         await self.free.wait()
         if message["type"] == "http.response.start":
             self.status = message["status"]
+        self.raw += message.get("body", b"")
+        self.ended = message["type"] == "http.response.body" and not message.get("more_body")
         for part in message.get("body", b"").decode().splitlines():
-            if part.startswith("data: "):
+            if part.startswith("id: "):
+                self.last = part.removeprefix("id: ")
+            elif part.startswith("data: "):
                 self.take(json.loads(part.removeprefix("data: ")))
 
     def take(self, message):
         self.messages.append(message)
+        self.process = message.get("process", self.process)
         self.ids = message.get("ids", self.ids)
         for pool in message.get("pools", ()):
             self.pools[pool["id"]] = pool
@@ -92,11 +105,21 @@ class Viewer:
         return next(pool for pool in self.pools.values() if pool["name"] == name)
 
 
+async def follow(application, viewer, query, **more):
+    """One stream after the other, as the page does it."""
+    after = ""
+    while True:
+        request = scope("GET", "/events", query=f"{query}{after}", **more)
+        await application(request, viewer.receive, viewer.send)
+        if not viewer.raw.endswith(AGAIN) or viewer.hang_up.is_set():
+            return
+        after = f"&after={viewer.last}&pool={viewer.details['id']}" if viewer.details else ""
+
+
 @asynccontextmanager
 async def watching(application, query="", **more):
     viewer = Viewer()
-    request = scope("GET", "/events", query=query, **more)
-    task = asyncio.create_task(application(request, viewer.receive, viewer.send))
+    task = asyncio.create_task(follow(application, viewer, query, **more))
     await settle()
     try:
         yield viewer

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 import random
+import signal
 import sys
+from contextlib import suppress
 
 from .. import caller
 from . import play, screen
@@ -24,7 +26,10 @@ def run(*, seed: int, fast: bool, color: bool, page: bool, port: int, serve: boo
         asyncio.run(_run(random.Random(seed), 0.1 if fast else 1.0, color, page, port, serve))
     except KeyboardInterrupt:
         print("interrupted")
-        return 130
+        return 128 + signal.SIGINT
+    except asyncio.CancelledError:  # by `_run` itself
+        print("terminated")
+        return 128 + signal.SIGTERM
     except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
@@ -33,6 +38,7 @@ def run(*, seed: int, fast: bool, color: bool, page: bool, port: int, serve: boo
 async def _run(
     chance: random.Random, pace: float, color: bool, page: bool, port: int, serve: bool
 ) -> None:
+    _end_on_sigterm()
     shown = screen.Screen(sys.stdout, color=color)
     server = None
     if page:
@@ -53,3 +59,16 @@ async def _run(
     finally:
         if server is not None:
             await server.close()
+
+
+def _end_on_sigterm() -> None:
+    """As Ctrl-C does: the terminal and the disk are left tidy. A second one ends it at once."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def end() -> None:
+        loop.remove_signal_handler(signal.SIGTERM)
+        task.cancel()
+
+    with suppress(NotImplementedError, RuntimeError):  # Windows; not in the main thread
+        loop.add_signal_handler(signal.SIGTERM, end)

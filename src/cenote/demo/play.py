@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..breaker import ConsecutiveFailures
-from ..observe import PoolEvent
+from ..observe import PoolEvent, Stats
 from ..sql.database import Database
 from .screen import FRAME, Screen, Tally, summary
 
@@ -20,6 +20,10 @@ TASKS: Final = 100
 CONNECTIONS: Final = 20
 ACCOUNTS: Final = 50
 BALANCE: Final = 1000  # of each account at the beginning
+MONEY: Final = ACCOUNTS * BALANCE
+FORGETFUL: Final = "forgetful"  # the task that begins transactions and never commits
+SIT: Final = 1.5  # seconds that it sits in one
+PATIENCE: Final = 10.0  # real seconds until its connection must be free again
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,9 @@ class Play:
         self.screen = screen
         self.act = ACTS[0]
         self.tally = Tally(0.0)
-        self.rolled_back = 0  # transactions that were begun and forgotten
+        self.rolled_back = 0  # forgotten transactions of this round of which nothing is left
+        self.before: Stats | None = None  # of the pool, at the end of the round before
+        self._freed = asyncio.Event()  # the forgetful task's connection is back, or gone
         self._home = tempfile.TemporaryDirectory(prefix="cenote-demo-")
         self._data = os.path.join(self._home.name, "data")
         os.mkdir(self._data)
@@ -90,6 +96,7 @@ class Play:
 
     async def once(self) -> None:
         self.tally = Tally(asyncio.get_running_loop().time())
+        self.rolled_back = 0
         unsubscribe = self.pool.subscribe(self._hear)
         watcher = asyncio.create_task(self._watch())
         self.screen.start(TASKS, CONNECTIONS)
@@ -102,11 +109,15 @@ class Play:
             unsubscribe()
             self.screen.stop()
         money = await self.db.fetch_val("select sum(balance) from accounts")
-        for line in summary(self, self.pool.stats(), money, ACCOUNTS * BALANCE):
+        stats = self.pool.stats()
+        for line in summary(self, stats, money, MONEY):
             self.screen.print(line)
+        self.before = stats
 
     def _hear(self, event: PoolEvent) -> None:
         self.tally.hear(event)
+        if event.kind == "released" and event.task == FORGETFUL:
+            self._freed.set()
 
     async def _perform(self) -> None:
         tasks = [
@@ -192,7 +203,7 @@ class Play:
         while True:
             await self._think(1.0)
             if self.act.forgetful:
-                await asyncio.create_task(self._forget(), name="forgetful")
+                await self._forget_and_look()
 
     async def _accidents(self) -> None:
         while True:
@@ -200,21 +211,39 @@ class Play:
             if self.act.breaking:
                 self._break_one()
 
-    async def _forget(self) -> None:
+    async def _forget_and_look(self) -> None:
+        """When the task has ended and its connection is free: is the money there?"""
+        self._freed.clear()
+        if not await asyncio.create_task(self._forget(), name=FORGETFUL):
+            return
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._freed.wait()
+            money = await self.db.fetch_val("select sum(balance) from accounts")
+        except Exception as error:
+            self.tally.failed(error)
+            return
+        if money == MONEY:
+            self.rolled_back += 1
+            self.tally.say(
+                "returned", f"rolled back: all {money:,} are there, and its connection is free"
+            )
+        else:
+            self.tally.say("error", f"NOT rolled back: {money:,} of {MONEY:,} are there")
+
+    async def _forget(self) -> bool:
         """Begins, takes all the money, and ends: the database takes it back."""
         await self._attempt(self._take_everything)
-        if self.db.in_transaction:
-            self.rolled_back += 1
+        forgot = self.db.in_transaction
+        if forgot:
             pinned = self.db.pin_reason
-            self.tally.say("pinned", f"task 'forgetful' ends {pinned}, without a commit")
-            asyncio.get_running_loop().call_later(0.5 * self.pace, self._told_back)
+            self.tally.say("pinned", f"task '{FORGETFUL}' ends {pinned}, without a commit")
+        return forgot
 
     async def _take_everything(self) -> None:
-        await self.db.begin()
+        await self.db.execute("begin")  # locks nothing before it writes
+        await asyncio.sleep(SIT * self.pace)
         await self.db.execute("update accounts set balance = 0")
-
-    def _told_back(self) -> None:
-        self.tally.say("returned", "rolled back: nothing of it is left, and its connection is free")
 
     def _break_one(self) -> None:
         """As a firewall or an administrator does it."""

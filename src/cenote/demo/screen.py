@@ -56,7 +56,8 @@ class Tally:
                     "held", f"by {event.task} for {event.duration:.2f} s, {near(event.reason)}"
                 )
         if self._replaced and event.time - self._replaced_told > NEWS:
-            self.say("replaced", f"dead while idle, or touched: {self._replaced}")
+            plural = "" if self._replaced == 1 else "s"
+            self.say("replaced", f"{self._replaced} dead connection{plural}")
             self._replaced, self._replaced_told = 0, event.time
 
     def failed(self, error: Exception) -> None:
@@ -106,11 +107,16 @@ def summary(play: Play, stats: Stats, money: int, expected: int) -> Iterator[str
     yield screen.paint("Summary", "bold")
     yield from row("operations", f"{tally.served:,} served", f"{tally.errors.total():,} failed")
     yield from row("errors", *(f"{kind} {n:,}" for kind, n in tally.errors.most_common()))
-    yield from row(
-        "connections", f"{stats.created} created", f"{sum(stats.destroyed.values())} destroyed"
-    )
-    yield from row("destroyed", *(f"{why} {n}" for why, n in sorted(stats.destroyed.items())))
-    yield from row("leases", f"{stats.acquired:,} acquired", f"{stats.released:,} returned")
+    created, acquired, released = stats.created, stats.acquired, stats.released
+    destroyed = Counter(stats.destroyed)
+    if play.before is not None:  # the counters of a pool run on from round to round
+        created -= play.before.created
+        acquired -= play.before.acquired
+        released -= play.before.released
+        destroyed -= Counter(play.before.destroyed)
+    yield from row("connections", f"{created} created", f"{destroyed.total()} destroyed")
+    yield from row("destroyed", *(f"{why} {n}" for why, n in sorted(destroyed.items())))
+    yield from row("leases", f"{acquired:,} acquired", f"{released:,} returned")
     yield from row(
         "wait",
         *(f"p{part} {percentile(waits, part) * 1e3:.1f} ms" for part in (50, 99)),

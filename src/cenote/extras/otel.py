@@ -20,6 +20,7 @@ from .. import __version__, observe, sqlstate
 from ..pool import Pool
 from ..sql.database import Database
 from .following import Following, Target, database_of
+from .summary import summarize
 
 try:
     from opentelemetry import context, metrics, trace
@@ -233,17 +234,18 @@ class Tracing:
     def observe(self, database: Database) -> None:
         if database in self._observed:
             return
-        attributes = describe(database)
+        attributes, dialect = describe(database), database._driver.dialect
         fallback = str(attributes.get("db.namespace", attributes["db.system.name"]))
 
         def begin(operation: str, text: str) -> Callable[[BaseException | None], None]:
             facts = dict(attributes)
-            if operation:
-                facts["db.operation.name"] = operation
+            summary = summarize(text, dialect)
+            if summary:
+                facts["db.query.summary"] = summary
             if self._query_text:
                 facts["db.query.text"] = text
             span = self._tracer.start_span(
-                operation or fallback, kind=SpanKind.CLIENT, attributes=facts
+                summary or fallback, kind=SpanKind.CLIENT, attributes=facts
             )
             token = context.attach(trace.set_span_in_context(span))
 
@@ -340,12 +342,20 @@ def fail(span: Span, error: BaseException | None) -> None:
     """Without the message: it may show what is in the database."""
     if error is None:
         return
-    state = sqlstate(error)
-    if state is not None:
-        span.set_attribute("db.response.status_code", state)
+    code = status_code(error)
+    if code is not None:
+        span.set_attribute("db.response.status_code", code)
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
         name = f"{kind.__module__}.{name}"
-    span.set_attribute("error.type", state or name)
+    span.set_attribute("error.type", code or name)
     span.set_status(StatusCode.ERROR)
+
+
+def status_code(error: BaseException) -> str | None:
+    """What the database says by itself: MySQL's number, SQLite's result code, or else SQLSTATE."""
+    number = getattr(error, "sqlite_errorcode", None)
+    if any(base.__name__ == "MySQLError" for base in type(error).__mro__):
+        number = error.args[0] if error.args else None
+    return str(number) if isinstance(number, int) and number > 0 else sqlstate(error)

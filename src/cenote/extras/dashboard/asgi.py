@@ -6,6 +6,7 @@ import asyncio
 import json
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -22,13 +23,27 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-INTERVAL: Final = 0.25  # seconds between two looks at the pools
 VIEWERS: Final = 64  # at once
 LONGEST_BODY: Final = 4096  # bytes of a POST
 SEND_TIMEOUT: Final = 20.0  # seconds that a browser has to take one message
+END_TIMEOUT: Final = 1.0  # seconds that the end of a stream may take when the server stops
 LOOP_TIMEOUT: Final = 5.0  # seconds that a pool's loop has to do what a button says
+STREAM: Final = 10.0  # seconds of one stream: a server that stops waits no longer for its end
+HEARTBEAT: Final = 2.0  # seconds after which a page hears something, even if there is no news
 RETRY: Final = b"retry: 1000\n\n"
+AGAIN: Final = b"event: again\ndata:\n\n"  # the page asks for the next stream at once
+UVICORN_STOPS: Final = "Task cancelled, timeout graceful shutdown exceeded"
+METHODS: Final = {
+    "": ("GET", "HEAD"),
+    "/": ("GET", "HEAD"),
+    "/events": ("GET",),
+    "/control": ("POST",),
+}
 ACTIONS: Final = ("activate", "deactivate", "recover")
+ANOTHER: Final = (
+    "another process of this program answered; nothing was done. "
+    "Press again, or give the dashboard of each process a port of its own."
+)
 SAFE: Final = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -38,9 +53,9 @@ SAFE: Final = {
 
 
 class Refusal(Exception):
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.headers = status, message, headers
 
 
 class Dashboard:
@@ -51,7 +66,7 @@ class Dashboard:
         *,
         control_token: str | None = None,
         hosts: Iterable[str] = (),
-        interval: float = INTERVAL,
+        interval: float = 0.25,
     ) -> None:
         self._guard = Guard(control_token=control_token, hosts=hosts)
         self._interval = options.duration("interval", interval)
@@ -66,12 +81,13 @@ class Dashboard:
         *,
         control_token: str | None = None,
         hosts: Iterable[str] = (),
-        interval: float = INTERVAL,
+        interval: float = 0.25,
     ) -> Dashboard:
         """The dashboard as an ASGI app.
 
         `control_token`: enables the buttons for whoever knows it. `hosts`: names by which it may
-        be called, beside those of the loopback; "*" is any. `interval`: seconds between updates.
+        be called, beside those of the loopback; "*" is any. `interval`: seconds between two
+        updates, 0.05 to 10.
         """
         return Dashboard(control_token=control_token, hosts=hosts, interval=interval)
 
@@ -82,7 +98,7 @@ class Dashboard:
             try:
                 await self._answer(scope, receive, send)
             except Refusal as refusal:
-                await _reply(send, refusal.status, {"error": refusal.message})
+                await _reply(send, refusal.status, {"error": refusal.message}, refusal.headers)
         else:  # a websocket
             await send({"type": "websocket.close", "code": 1000})
 
@@ -92,11 +108,11 @@ class Dashboard:
         if reason := self._guard.refuses_host(headers, None if server is None else server[0]):
             raise Refusal(403, reason)
         path, method = _path(scope), scope["method"]
-        wanted = {"": "GET", "/": "GET", "/events": "GET", "/control": "POST"}.get(path)
+        wanted = METHODS.get(path)
         if wanted is None:
             raise Refusal(404, "There is nothing here.")
-        if method != wanted and not (method == "HEAD" and path in ("", "/")):
-            raise Refusal(405, f"Only {wanted} is possible here.")
+        if method not in wanted:
+            raise Refusal(405, f"Only {wanted[0]} is possible here.", allow=", ".join(wanted))
         if path == "":
             await _redirect(send, f"{scope.get('root_path', '')}/")
         elif path == "/":
@@ -123,27 +139,50 @@ class Dashboard:
         collector.join(viewer)
         gone = asyncio.ensure_future(_disconnected(receive))
         news = asyncio.ensure_future(self._feed(collector, viewer, send))
+        stopped = None
         try:
             await asyncio.wait((gone, news), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            if not _server_stops(error):
+                raise
+            stopped = asyncio.current_task()
         finally:
             collector.leave(viewer)
             gone.cancel()
             news.cancel()
             await asyncio.gather(gone, news, return_exceptions=True)
+        if stopped is not None:  # what the cancellation wants: this response ends now
+            stopped.uncancel()
+            if viewer.started and not viewer.comes_back:
+                with suppress(TimeoutError):  # of a browser that does not read
+                    async with asyncio.timeout(END_TIMEOUT):
+                        await _send_body(send, b"")
 
     async def _feed(self, collector: Collector, viewer: Viewer, send: Send) -> None:
         headers = {**SAFE, "content-type": "text/event-stream", "x-accel-buffering": "no"}
         more = partial(_send_body, send, more=True)
+        now = asyncio.get_running_loop().time
         async with asyncio.timeout(SEND_TIMEOUT):
             await _send_head(send, 200, headers)
+            viewer.started = True
             await more(RETRY)
-        while True:
+        end = now() + STREAM
+        beat = now() + HEARTBEAT
+        while now() < end:
             viewer.news.clear()
             message = collector.news_for(viewer, control=self._guard.controls)
+            if message is None and now() >= beat:
+                message = "{}"
             if message is not None:
                 async with asyncio.timeout(SEND_TIMEOUT):
-                    await more(f"data: {message}\n\n".encode())
-            await viewer.news.wait()
+                    await more(f"id: {collector.bookmark(viewer)}\ndata: {message}\n\n".encode())
+                beat = now() + HEARTBEAT
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(beat, end)):
+                    await viewer.news.wait()
+        viewer.comes_back = True
+        async with asyncio.timeout(SEND_TIMEOUT):
+            await _send_body(send, AGAIN)
 
     # -- the buttons -----------------------------------------------------------------------------
 
@@ -154,8 +193,10 @@ class Dashboard:
             raise Refusal(403, reason)
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise Refusal(415, "The body must be application/json.")
-        pool, action = _order(await _body(receive))
+        process, pool, action = _order(await _body(receive))
         if action != "check":  # of the token, which it has passed
+            if process != self._collector().process:
+                raise Refusal(409, ANOTHER)
             await self._do(pool, action)
         await _reply(send, 200, {"done": action})
 
@@ -188,9 +229,19 @@ dashboard = Dashboard()
 
 
 def _viewer(scope: Scope) -> Viewer:
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=8)
+    try:
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=8)
+    except ValueError:
+        raise Refusal(400, "The address has too many fields.") from None
     number, name = query.get("pool", [""])[0], query.get("name", [None])[0]
-    return Viewer(int(number) if number.isdecimal() and len(number) < 10 else None, name)
+    after = query.get("after", [None])[0]
+    return Viewer(int(number) if number.isdecimal() and len(number) < 10 else None, name, after)
+
+
+def _server_stops(error: asyncio.CancelledError) -> bool:
+    """Whether uvicorn ends this request because it has waited long enough. Whatever else cancels
+    (a timeout, a task group, the end of the loop) must see its cancellation come back."""
+    return error.args == (UVICORN_STOPS,)
 
 
 def _path(scope: Scope) -> str:
@@ -208,19 +259,21 @@ def _headers(scope: Scope) -> dict[str, str]:
     }
 
 
-def _order(body: bytes) -> tuple[int, str]:
+def _order(body: bytes) -> tuple[str, int, str]:
     try:
         order = json.loads(body)
-        pool, action = order.get("pool"), order.get("action")
+        process, pool, action = order.get("process"), order.get("pool"), order.get("action")
     except (ValueError, AttributeError, RecursionError):
         raise Refusal(400, "The body must be a JSON object.") from None
     if action == "check":
-        return 0, "check"
+        return "", 0, "check"
     if action not in ACTIONS:
         raise Refusal(400, f"action must be one of {', '.join(ACTIONS)}.")
     if not isinstance(pool, int) or isinstance(pool, bool):
         raise Refusal(400, "pool must be the number of a pool.")
-    return pool, action
+    if not isinstance(process, str):
+        raise Refusal(400, "process must be what the events say it is.")
+    return process, pool, action
 
 
 def _resolve(done: asyncio.Future[str | None], told: str | None) -> None:
@@ -276,10 +329,12 @@ async def _redirect(send: Send, target: str) -> None:
     await _send_body(send, b"")
 
 
-async def _reply(send: Send, status: int, content: Mapping[str, Any]) -> None:
+async def _reply(
+    send: Send, status: int, content: Mapping[str, Any], more: Mapping[str, str] | None = None
+) -> None:
     body = json.dumps(content).encode()
-    headers = {**SAFE, "content-type": "application/json", "content-length": str(len(body))}
-    await _send_head(send, status, headers)
+    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    await _send_head(send, status, {**SAFE, **headers, **(more or {})})
     await _send_body(send, body)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import threading
 import time
 import weakref
@@ -27,6 +28,7 @@ SAMPLES: Final = 180  # kept of each pool,
 SAMPLE: Final = 1.0  # one in so many seconds
 STALLED: Final = 2.0  # seconds without an answer of a pool's loop until that is said
 FAREWELL: Final = 30.0  # seconds for which a pool that was closed is still shown
+LINGER: Final = 2.0  # seconds in which a page comes back, and misses nothing
 CHANGES: Final = 50  # of the breaker that are remembered
 VERSION: Final = 1  # of the messages
 
@@ -34,9 +36,12 @@ VERSION: Final = 1  # of the messages
 class Viewer:
     """One open page."""
 
-    def __init__(self, pool: int | None, name: str | None) -> None:
+    def __init__(self, pool: int | None, name: str | None, after: str | None = None) -> None:
         self.pool = pool  # whose details it wants; None: of the first
         self.name = name  # by which that pool is found after a restart
+        self.after = after  # the bookmark up to which it was told everything by the stream before
+        self.started = False  # the head of the answer is out
+        self.comes_back = False  # it was asked to: the next stream follows
         self.seen = 0  # tick up to which it knows everything
         self.shown: int | None = None  # whose details it was told
         self.news = asyncio.Event()
@@ -223,6 +228,8 @@ class Collector:
     """All pools, for all viewers of one event loop."""
 
     def __init__(self, interval: float) -> None:
+        # Numbers of pools mean something here only: an order says where it has them from.
+        self.process = secrets.token_hex(8)
         self._interval = interval
         self._watches: weakref.WeakKeyDictionary[Pool[Any], Watch] = weakref.WeakKeyDictionary()
         self._shown: list[Watch] = []
@@ -243,10 +250,27 @@ class Collector:
                 watch.attach()
         else:
             self._timer.cancel()
+        self._resume(viewer)
         self._round()
+
+    def bookmark(self, viewer: Viewer) -> str:
+        """Where the next stream of this page goes on."""
+        return f"{self.process}-{viewer.seen}"
+
+    def _resume(self, viewer: Viewer) -> None:
+        process, _, tick = (viewer.after or "").partition("-")
+        if process == self.process and tick.isdecimal() and len(tick) < 16:
+            viewer.seen = min(int(tick), self._tick)
+            viewer.shown = viewer.pool
 
     def leave(self, viewer: Viewer) -> None:
         self._viewers.discard(viewer)
+        if viewer.comes_back:
+            asyncio.get_running_loop().call_later(LINGER, self._stop, context=Context())
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
         if not self._viewers and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -265,7 +289,8 @@ class Collector:
         first = seen == 0
         message: dict[str, Any] = {}
         if first:
-            message.update(v=VERSION, full=True, pid=os.getpid(), bounds=BOUNDS, **more)
+            message.update(v=VERSION, full=True, pid=os.getpid(), process=self.process)
+            message.update(bounds=BOUNDS, **more)
         if self._shown_changed > seen or first:
             message["ids"] = [watch.number for watch in self._shown]
         changed = [watch.summary for watch in self._shown if watch.summary_changed > seen]

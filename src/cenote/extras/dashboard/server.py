@@ -12,14 +12,13 @@ from urllib.parse import unquote
 
 from ... import options
 from ...observe import logger
-from .asgi import INTERVAL, LONGEST_BODY, SEND_TIMEOUT, Dashboard, Message, Scope
+from .asgi import LONGEST_BODY, SEND_TIMEOUT, Dashboard, Message, Scope
 from .guard import is_loopback
 
 LONGEST_HEAD: Final = 16 * 1024  # bytes
 MOST_HEADERS: Final = 100
 READ_TIMEOUT: Final = 10.0  # seconds that a request may take to arrive
 CONNECTIONS: Final = 128  # at once
-DEFAULT_PORT: Final = 8765
 
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2047}) HTTP/1\.([01])")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
@@ -47,6 +46,15 @@ class DashboardServer:
         """Where to look at it."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
+
+    @property
+    def _bound(self) -> str:
+        """The addresses on which it listens: 0.0.0.0:8765."""
+        sockets = () if self._server is None else self._server.sockets
+        names = [each.getsockname()[:2] for each in sockets]
+        return ", ".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in names
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self._server is None else "at"
@@ -230,15 +238,17 @@ class Connection:
 async def serve_dashboard(
     *,
     host: str = "127.0.0.1",
-    port: int = DEFAULT_PORT,
+    port: int = 8765,
     control_token: str | None = None,
     hosts: Iterable[str] = (),
-    interval: float = INTERVAL,
+    interval: float = 0.25,
 ) -> DashboardServer:
-    """Serve the dashboard in the running loop; returns when it listens. `port=0`: any free one.
+    """Serve the dashboard in the running loop; returns when it listens.
 
-    `control_token`: enables the buttons for whoever knows it. `hosts`: names by which it may be
-    called, beside those of the loopback.
+    `host`: the address to listen on; another one than the loopback is open to other machines.
+    `port=0`: any free one. `control_token`: enables the buttons for whoever knows it. `hosts`:
+    names by which it may be called, beside those of the loopback; "*" is any. `interval`: seconds
+    between two updates, 0.05 to 10.
     """
     if not isinstance(host, str):
         raise TypeError(f"host must be a string, not {type(host).__name__}")
@@ -250,7 +260,7 @@ async def serve_dashboard(
     if is_loopback(host):
         logger.info("the dashboard is at %s", server.url)
     else:
-        logger.warning("the dashboard is at %s, open to other machines", server.url)
+        logger.warning("the dashboard listens on %s, open to other machines", server._bound)
     return server
 
 

@@ -5,9 +5,9 @@ const RETRY_LAST = 5000;
 const SILENCE = 6000; // ms without a message after which the connection counts as lost
 const HIDDEN = 15000; // ms after which a page that nobody sees stops watching
 
-const known = { pools: new Map(), ids: [], samples: new Map(), details: null, bounds: [], control: false };
+const known = { pools: new Map(), ids: [], samples: new Map(), details: null, bounds: [], control: false, process: '' };
 const wanted = { pool: null, name: null };
-const link = { source: null, retry: RETRY_FIRST, timer: 0, heard: 0, lostAt: null, skew: 0 };
+const link = { source: null, retry: RETRY_FIRST, timer: 0, heard: 0, lostAt: null, skew: 0, last: '' };
 let token = null; // only here, and only as long as the page lives
 let drawing = false;
 
@@ -22,18 +22,26 @@ const charts = {
 
 // -- the connection --------------------------------------------------------------------------------
 
-function connect() {
+// With `after`, what was told up to there is not told again.
+function connect(after = '') {
   clearTimeout(link.timer);
   if (link.source) link.source.close();
   const query = new URLSearchParams();
   if (wanted.pool !== null) query.set('pool', wanted.pool);
   if (wanted.name !== null) query.set('name', wanted.name);
+  if (after) query.set('after', after);
   const source = new EventSource(`events?${query}`);
   link.source = source;
   link.heard = Date.now();
   source.onmessage = (event) => {
-    if (source === link.source) hear(JSON.parse(event.data));
+    if (source !== link.source) return;
+    link.last = event.lastEventId;
+    hear(JSON.parse(event.data));
   };
+  // A stream lasts some seconds, so that a server can stop: the next one goes on where it ended.
+  source.addEventListener('again', () => {
+    if (source === link.source) connect(known.details && known.details.id === wanted.pool ? link.last : '');
+  });
   source.onerror = () => {
     if (source === link.source) lose();
   };
@@ -73,6 +81,7 @@ function take(message) {
     known.details = null;
     known.bounds = message.bounds;
     known.control = message.control;
+    known.process = message.process;
     setText($('process'), `process ${message.pid}`);
   }
   if (message.ids) {
@@ -165,7 +174,7 @@ function drawLink() {
   setText($('link-text'), { live: 'Live', offline: 'Offline', connecting: 'Connecting' }[state]);
   setAttribute(document.body, 'class', lost ? 'stale' : null);
   $('offline').hidden = !lost;
-  if (lost) setText($('offline'), `The server does not answer since ${clock(link.lostAt)}. What you see is from then; the page goes on by itself.`);
+  if (lost) setText($('offline'), `The server has not answered since ${clock(link.lostAt)}. What you see is from then; the page goes on by itself.`);
 }
 
 // -- the buttons -----------------------------------------------------------------------------------
@@ -177,7 +186,7 @@ async function order(action, secret) {
     answer = await fetch('control', {
       method: 'POST',
       headers: { 'Content-Type': 'application/json', Authorization: `Bearer ${secret}` },
-      body: JSON.stringify({ pool, action }),
+      body: JSON.stringify({ process: known.process, pool, action }),
       credentials: 'same-origin',
     });
   } catch {
@@ -186,7 +195,7 @@ async function order(action, secret) {
   if (answer.ok) return null;
   if (answer.status === 403) forget();
   const said = await answer.json().catch(() => ({}));
-  return said.error || `The server said ${answer.status}.`;
+  return said.error ? capital(said.error) : `The server said ${answer.status}.`;
 }
 
 function tell(words, bad) {
@@ -255,8 +264,7 @@ const THEMES = ['auto', 'light', 'dark'];
 function setTheme(theme) {
   if (theme === 'auto') document.documentElement.removeAttribute('data-theme');
   else document.documentElement.setAttribute('data-theme', theme);
-  $('theme').textContent = capital(theme);
-  $('theme').setAttribute('aria-label', `Theme: ${theme === 'auto' ? 'automatic' : theme}`);
+  $('theme').textContent = `Theme: ${theme}`;
   $('theme').dataset.theme = theme;
 }
 

@@ -1,6 +1,11 @@
 // The parts of the page beside the slots.
 
-const BREAKER_WORDS = { ACTIVE: 'All acquires pass', INACTIVE: 'No acquire passes', RECOVERING: 'A few acquires pass, to find out' };
+// The state, how long, and what it means.
+const BREAKER_WORDS = {
+  ACTIVE: ['Closed', 'all acquires pass'],
+  INACTIVE: ['Open', 'no acquire passes'],
+  RECOVERING: ['Trying', 'a few acquires pass, to find out'],
+};
 const PROBLEMS = new Set(['timeout', 'cancelled', 'rejected', 'check_failed', 'held_long', 'state_changed']);
 const EVENT_WORDS = { timeout: 'timed out', cancelled: 'wait cancelled', check_failed: 'health check failed', held_long: 'held for long', state_changed: 'breaker' };
 const HOLDERS = 12; // lines of the longest holders
@@ -142,7 +147,8 @@ function drawBreaker(pool, breaker, now) {
   const since = last && !last[2] ? ` for ${age(Math.max(0, (now - last[0]) / 1000))}` : '';
   const strategy = breaker.strategy ? ` · ${breaker.strategy}` : ' · no strategy';
   const limit = pool.state === 'RECOVERING' ? ` (${breaker.limit} at most)` : '';
-  setText($('breaker-facts'), `${BREAKER_WORDS[pool.state]}${limit}${since}${strategy}`);
+  const [word, meaning] = BREAKER_WORDS[pool.state];
+  setText($('breaker-facts'), `${word}${since}: ${meaning}${limit}${strategy}`);
   $('breaker-failure').hidden = !breaker.failure;
   setText($('breaker-failure'), breaker.failure ? `Last failure: ${breaker.failure}` : '');
   drawStrip(changes, now);
