@@ -86,32 +86,33 @@ class Shop:
 
     async def take_orders(self):
         while True:
-            await self.use(self.orders, random.expovariate(8))
+            await self.use(self.orders.acquire(timeout=3), random.expovariate(8))
             await asyncio.sleep(random.expovariate(5))
 
     async def read_cache(self):
         while True:
-            await self.use(self.cache, random.expovariate(60))
+            await self.use(self.cache.acquire(timeout=3), random.expovariate(60))
             await asyncio.sleep(random.expovariate(12))
 
     async def print_invoices(self):
         while True:
             tasks = [
-                asyncio.create_task(
-                    self.use(self.orders, random.uniform(0.5, 2.5)), name=f"invoice {number}"
-                )
+                asyncio.create_task(self.print_invoice(), name=f"invoice {number}")
                 for number in range(random.randrange(14, 34))
             ]
             await asyncio.gather(*tasks)
             await asyncio.sleep(2.5)
 
+    async def print_invoice(self):
+        await self.use(self.orders.acquire(timeout=3), random.uniform(0.5, 2.5))
+
     async def export(self):
         while True:
-            await self.use(self.orders, 40)
+            await self.use(self.orders.acquire(timeout=3), 40)
 
-    async def use(self, pool, seconds):
+    async def use(self, acquire, seconds):
         try:
-            async with pool.acquire(timeout=3):
+            async with acquire:
                 await asyncio.sleep(seconds)
         except (cenote.PoolError, OSError):
             await asyncio.sleep(0.2)
@@ -128,7 +129,7 @@ class Shop:
 
     async def send_mail(self):
         while True:
-            await self.use(self.mail, 0.1)
+            await self.use(self.mail.acquire(timeout=3), 0.1)
 
     async def fail_once(self):
         await asyncio.sleep(32)

@@ -1,10 +1,12 @@
 """Who holds a resource that was handed over, before the task that gets it has run."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 import cenote
+from cenote.observe import holders_of
 from clock import advance, settle
 
 pytestmark = pytest.mark.virtual_time
@@ -96,3 +98,10 @@ async def test_those_who_hold_longer_come_first(make_pool):
     assert [holder.task for holder in pool.holders()] == ["b", "c"]
     for task in (waiters[1], again):
         pool.release(await task)
+
+
+def test_a_claim_that_is_over_while_another_thread_reads_names_nobody():
+    for waiting in (None, object()):
+        over = SimpleNamespace(slot=None, waiting=waiting)
+        core = SimpleNamespace(leases=list, handed=lambda over=over: [over])
+        assert holders_of(core, 0.0) == []

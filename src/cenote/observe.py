@@ -183,8 +183,8 @@ def holders_of(core: Any, now: float, but: Any = None) -> list[Holder[Any]]:
     ]
     for claim in core.handed():
         slot = claim.slot
-        if slot is None and claim.waiting is not None:
-            slot = claim.waiting.inspected  # before_acquire looks at it
+        if slot is None:  # before_acquire looks at it, or it is over: this may be another thread
+            slot = getattr(claim.waiting, "inspected", None)
         if claim is not but and slot is not None and slot.state is SlotState.RESERVED:
             held.append((max(claim.began, slot.idle_since), inf, claim, slot))
     return [
