@@ -327,6 +327,21 @@ async def test_a_stream_in_a_transaction_left_by_break(backend: Backend, begin: 
         assert await db.fetch_val(f"select name from {table} where id = 1") == "b"
 
 
+@pytest.mark.parametrize("reset", ["auto", "never"])
+async def test_a_stream_collected_at_the_end_of_a_block(backend: Backend, reset: str) -> None:
+    """It is open on the connection still when that goes back."""
+    async with backend.database(max_size=1, reset=reset) as db, backend.table(db) as table:
+        await db.execute_many(f"insert into {table} values (?, 'a')", [[i] for i in range(500)])
+        select = f"select a.id, b.id from {table} a, {table} b"  # more than buffers hold
+        for _ in range(2):
+            async with db.connection():
+                stream = db.iterate(select)
+                await anext(stream)
+                del stream
+            assert await db.fetch_val("select 7") == 7
+        assert db.pool.stats().rejected == 0
+
+
 async def test_a_stream_that_touches_the_session_keeps_no_connection(backend: Backend) -> None:
     touching = {
         "sqlite": "pragma cache_size = 55",
@@ -361,6 +376,20 @@ async def test_streams_in_a_transaction_share_it(backend: Backend) -> None:
             await stream.aclose()
             assert await db.fetch_val(f"select count(*) from {table}") == 250
         assert db.pool.active_count == 0
+
+
+async def test_more_at_once_than_a_message_may_be(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        await db.execute(f"drop table {table}")
+        kind = "longtext" if backend.name == "mysql" else "text"
+        await db.execute(f"create table {table} (id int primary key, name {kind})")
+        insert, wide = f"insert into {table} values (?, ?)", "x" * 1_000_000
+        await db.execute_many(insert, [[i, wide] for i in range(20)])
+        assert await db.fetch_val(f"select count(*) from {table}") == 20
+        with pytest.raises(Exception, match=r"(?i)unique|duplicate"):
+            await db.execute_many(insert, [[20, wide], [21, wide], [1, ""]])
+        assert await db.fetch_val(f"select count(*) from {table}") == 20
+        assert db.pool.stats().created == 1
 
 
 async def test_observers_hear_of_the_wait_too(backend: Backend) -> None:

@@ -26,6 +26,7 @@ from faults import (
     no_slot_is_lost,
     outcome,
     watching,
+    with_postgresql,
     with_server,
     with_sqlite,
 )
@@ -509,6 +510,31 @@ async def test_cancelled_in_many_rows(backend: Backend) -> None:
             assert db.pool.active_count == 0
             assert await db.fetch_val("select 5") == 5
         await watcher.until_stopped(nonce)
+        await no_slot_is_lost(db)
+
+
+@with_postgresql
+@pytest.mark.parametrize("inside", [False, True])
+async def test_cancelled_in_a_series(backend: Backend, inside: bool) -> None:
+    """psycopg runs it in a pipeline, which it wants to end in order."""
+    async with watching(backend) as watcher, backend.database(max_size=2) as db:
+        series, nonce = marked("select pg_sleep(?)")
+
+        async def work() -> None:
+            if inside:
+                async with db.transaction():
+                    await db.execute_many(series, [[30.0], [30.0]])
+            else:
+                await db.execute_many(series, [[30.0], [30.0]])
+
+        task = asyncio.create_task(work())
+        await watcher.until_running(nonce)
+        await let_be_cancelled(task)
+        assert await db.fetch_val("select 5") == 5
+        await watcher.until_stopped(nonce)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await work()
         await no_slot_is_lost(db)
 
 

@@ -349,7 +349,7 @@ async def test_the_database_is_closed_in_a_transaction(backend: Backend, style: 
 
 
 @with_server
-@pytest.mark.parametrize("style", ["block", "begin"])
+@pytest.mark.parametrize("style", ["block", "begin", "raw"])
 @pytest.mark.parametrize("arrives", [False, True], ids=["swallowed", "committed"])
 async def test_a_connection_lost_during_commit(backend: Backend, style: str, arrives: bool) -> None:
     with Proxy(backend.server.host, backend.server.port) as proxy:
@@ -386,6 +386,16 @@ async def test_a_connection_lost_during_commit(backend: Backend, style: str, arr
                 task = await begin_cut()
                 with pytest.raises(Lost) as caught:
                     await at.db.commit()
+            elif style == "raw":
+                await at.db.execute(backend.raw_begin)
+                await at.insert(1)
+                await at.insert(2)
+                task = await begin_cut()
+                with drivers_error():
+                    await at.db.execute("commit")
+                with pytest.raises(Lost) as caught:
+                    await at.db.fetch_val("select 1")
+                await at.db.rollback()
             else:
                 with pytest.raises(Lost) as caught:
                     async with at.db.transaction():
@@ -736,14 +746,31 @@ async def test_a_commit_of_what_is_lost_is_no_end(backend: Backend) -> None:
 
 
 @with_postgresql
-async def test_rollback_after_a_commit_that_was_refused(backend: Backend) -> None:
+async def test_commit_of_a_raw_transaction_that_has_failed(backend: Backend) -> None:
+    async with setting(backend) as at:
+        await at.db.execute("begin")
+        await at.insert(1)
+        with drivers_error():
+            await at.db.execute("select 1 / 0")
+        with pytest.raises(Lost) as caught:
+            await at.db.commit()
+        assert caught.value.outcome == "rolled_back"
+        assert not at.db.in_transaction
+        await at.db.rollback()
+        await at.insert(2)
+        assert await at.rows() == [2]
+
+
+@with_postgresql
+@pytest.mark.parametrize("begin", ["begin", "raw"])
+async def test_rollback_after_a_commit_that_was_refused(backend: Backend, begin: str) -> None:
     """The usual way to write it must not hide the error of the server."""
     async with setting(backend) as at:
         await at.db.execute(
             f"alter table {at.table} add constraint later_{at.table} unique (name) "
             f"deferrable initially deferred"
         )
-        await at.db.begin()
+        await (at.db.begin() if begin == "begin" else at.db.execute("begin"))
         await at.insert(1)
         await at.insert(2)
         with drivers_error():

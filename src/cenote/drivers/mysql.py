@@ -54,6 +54,8 @@ DEMOTED = frozenset({1290, 1836})
 STALE_PLAN = 1615
 UNSUPPORTED = 1295  # as a prepared statement, or in bulk
 
+BATCH = 1_000_000  # bytes, about, of what execute_many() sends at once
+
 CHANGING = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
 RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
 
@@ -123,7 +125,19 @@ class MysqlLink(Link):
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         if not self.raw.server_status & (AUTOCOMMIT | IN_TRANSACTION):
             await self.begin(None, False)  # as every statement does without autocommit
-        await self.atomically(lambda: self._run_many(text, arguments))
+        await self.atomically(lambda: self._run_batches(text, arguments))
+
+    async def _run_batches(self, text: str, arguments: Sequence[Any]) -> None:
+        """A message that is larger than max_allowed_packet costs the connection."""
+        start = size = 0
+        for at, each in enumerate(arguments):
+            values = each.values() if isinstance(each, dict) else each
+            more = sum(len(value) if isinstance(value, str | bytes) else 16 for value in values)
+            if size + more > BATCH and at > start:
+                await self._run_many(text, arguments[start:at])
+                start, size = at, 0
+            size += more
+        await self._run_many(text, arguments[start:])
 
     async def _run_many(self, text: str, arguments: Sequence[Any]) -> None:
         """Together if that is possible, else one after the other."""

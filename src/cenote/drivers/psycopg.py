@@ -111,11 +111,19 @@ class Connection(psycopg.AsyncConnection[Any]):
     """A psycopg connection that can be left at once by who will destroy it."""
 
     hurried = False  # do not wait until a cancelled statement is over on the server
+    left: BaseException | None = None  # with what it was
 
     async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         if not self.hurried:
             return await super().wait(gen, *arguments, **options)
-        return await ride(gen, self.pgconn.socket)
+        if self.left is not None:
+            raise self.left  # psycopg wants to end its pipeline in order, and waits for it
+        try:
+            return await ride(gen, self.pgconn.socket)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self.left = error
+            raise
 
 
 class PsycopgLink(Link):
@@ -170,7 +178,9 @@ class PsycopgLink(Link):
         """Drop on the server what forget_plans() has forgotten. psycopg itself would do it after
         the next statement, and drop what that one has prepared."""
         pgconn = self.raw.pgconn
-        if pgconn.transaction_status != TransactionStatus.INERROR:  # there only its end can run
+        if (
+            self.raw._prepared._to_flush and pgconn.transaction_status != TransactionStatus.INERROR
+        ):  # there only its end can run
             await ride(self.raw._prepared.maintain_gen(self.raw), pgconn.socket)
 
     async def _command(self, text: str) -> bytes | None:
@@ -189,13 +199,17 @@ class PsycopgLink(Link):
         raw.hurried = True
         try:
             return await awaitable
+        except Exception:
+            if raw.left is not None:
+                raise raw.left from None  # psycopg complains of its pipeline instead
+            raise
         finally:
             raw.hurried = False
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         cursor = self.raw.cursor()
         statement: Any = text
-        if self.raw._prepared._to_flush:
+        async with self.raw.lock:
             await self._flush()
         await self.atomically(lambda: self.hurry(cursor.executemany(statement, arguments)))
 

@@ -297,7 +297,8 @@ class Lease:
             link.touched = self.touched = query.touches
         if query.control is not None:
             link.status = None
-            self.read_only = query.read_only
+            asked = self.read_only and self.touched is not None  # for the whole session
+            self.read_only = asked or query.read_only
         elif query.read_only:
             self.read_only = True
 
@@ -335,7 +336,7 @@ class Lease:
     def succeeded(self, link: Link, query: Query | None) -> None:
         self.inside = link.in_transaction  # it has just answered, so the driver knows
         if query is not None and query.control is not None:
-            self.controlled(query.control)
+            self.controlled()
         if self.transactions and not (self.inside and (query is None or query.ends is None)):
             ends = None if query is None else query.ends
             what = "this statement" if query is None else f"{query!r}"
@@ -343,12 +344,12 @@ class Lease:
             outcome = ENDED_BY.get("rollback" if link.status == "ROLLBACK" else ends)
             self.lose(outcome or "committed", f"{what} ended it", None)
 
-    def controlled(self, control: str) -> None:
+    def controlled(self) -> None:
         """A raw BEGIN opens a transaction for those who look for one, too, and its end ends it."""
-        if self.raw is not None:
+        if self.raw is not None and not self.inside:
             leave_scope(self.raw)
             self.raw = None
-        if control == "begin" and self.inside and not self.transactions:
+        elif self.raw is None and self.inside and not self.transactions:
             self.raw = RawTransaction(self)
             enter_scope(self.raw)
 
@@ -359,6 +360,8 @@ class Lease:
         if not alive:
             self.drop(error)
             if inside and not self.private:
+                if query is not None and query.ends == "commit":
+                    self.lose("unknown", "its connection was lost during COMMIT", error)
                 self.lose("rolled_back", "its connection was lost", error)
         elif inside and not self.private and not link.in_transaction:
             if not self.transactions and query is not None and query.control is not None:
@@ -434,6 +437,8 @@ class Lease:
 
     def give_back(self) -> Any:
         """To the pool, which cleans it and hands it on."""
+        if self.link is not None and self.pins:
+            self.cut_pins(self.link)  # of what was collected, and is open on it still
         link, self.link = self.link, None
         self.unbind()
         return self.branch.give_back(link)

@@ -313,7 +313,7 @@ class Branch:
         lease.note(link, query)
         lease.inside = link.in_transaction
         if query.control is not None:
-            lease.controlled(query.control)
+            lease.controlled()
         lease.settle()
 
     async def try_again(

@@ -172,15 +172,19 @@ class Database:
         lease = self._lease_in_transaction("commit")
         if lease.lost is not None:
             raise lease.lost.error()  # and so on, until rollback() or the end of the block
-        if not lease.transactions:
-            lease.check_alive()
-            await lease.run(lambda link: link.commit(), self._query("COMMIT"))
-            return
-        transaction = lease.transactions[-1]
-        if transaction._block:
+        transaction = lease.transactions[-1] if lease.transactions else None
+        if transaction is not None and transaction._block:
             raise PoolError("inside a transaction() block: leave the block to commit")
         try:
-            await transaction.commit()
+            if transaction is not None:
+                await transaction.commit()
+            else:
+                lease.check_alive()
+                query = self._query("COMMIT")
+                if not await lease.run(lambda link: link.commit(), query):
+                    raise errors.transaction_lost(
+                        "rolled_back", "a statement in it had failed, so the server rolled back"
+                    )
         except Exception:
             lease.branch.refused.add(lease.task)
             raise

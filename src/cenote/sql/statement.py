@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -297,4 +297,5 @@ class Stream:
 
 def is_wide(row: Iterable[Any]) -> bool:
     """Whether there is so much in it that many of them would be a burden."""
-    return sum(len(value) for value in row if isinstance(value, Sized)) > WIDE
+    sized = (value for value in row if isinstance(value, str | bytes | list | tuple | dict))
+    return sum(map(len, sized)) > WIDE
