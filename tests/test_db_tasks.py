@@ -285,7 +285,8 @@ async def test_nothing_grows_with_the_number_of_tasks(tmp_path: Any) -> None:
             return len(gc.get_objects())
 
         before = await run(0, 2000)
-        assert abs(await run(2000, TASKS) - before) < 300
+        # Some hundreds come and go with a connection; one for each transaction would be more.
+        assert abs(await run(2000, TASKS) - before) < TASKS // 25
 
 
 # -- wait_for and its like ----------------------------------------------------------------------
