@@ -112,6 +112,7 @@ class Chaos:
         self.workers: list[asyncio.Task[None]] = []
         self.closing: list[Any] = []
         self.stopping = False
+        self.enough = False  # of faults
         self.broken_since: float | None = None
         self.server: Any = None
         self.proxy: Any = None
@@ -164,8 +165,8 @@ class Chaos:
         watch = asyncio.create_task(self.watch())
         faults = asyncio.create_task(self.break_things())
         await asyncio.sleep(self.seconds)
-        faults.cancel()
-        await asyncio.wait([faults])
+        self.enough = True
+        await asyncio.wait([faults])  # not cancelled: a thread would go on stopping the server
         self.heal()
         await self.recover()
         self.stopping = True
@@ -332,7 +333,7 @@ class Chaos:
             self.half_open: 3, self.refuse: 2, self.kill_sessions: 6, self.cancel_tasks: 12,
             self.renew_database: 2, self.open_breaker: 2, self.kill_server: 1, self.stop_server: 1,
         }  # fmt: skip
-        while True:
+        while not self.enough:
             await asyncio.sleep(self.random.random() * 1.0)
             fault = self.random.choices([*faults], [*faults.values()])[0]
             self.figures.faults[fault.__name__] += 1
