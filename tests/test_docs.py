@@ -244,7 +244,8 @@ SERVERS: list[tuple[str, Any, str, Any]] = [
     (r"redis://localhost:6379|\"localhost\", 6379", RedisServer, "redis_server",
      lambda server: {"redis://localhost:6379": server.url,
                      '"localhost", 6379': f'"{server.host}", {server.port}'}),
-    (r"port=8765", RedisServer, "no_server", lambda _: {"port=8765": "port=0"}),
+    (r"port=8765|dashboard\(control", RedisServer, "no_server",
+     lambda _: {"port=8765": "port=0", "dashboard(control": "dashboard(port=0, control"}),
 ]  # fmt: skip
 
 
