@@ -7,6 +7,7 @@ import pytest
 
 import cenote
 from backends import Backend
+from cenote.sql.statement import is_wide
 
 pytestmark = pytest.mark.real_time("talks to real servers")
 
@@ -493,3 +494,12 @@ async def test_use_after_close(backend: Backend) -> None:
             async with db.connection():
                 pass
         await db.close()
+
+
+def test_what_a_value_says_of_its_length_breaks_no_stream() -> None:
+    class Hostile:
+        def __len__(self) -> int:
+            raise TypeError("len() of unsized object")
+
+    assert not is_wide((Hostile(), 1, None))
+    assert is_wide((1, "x" * 2000))

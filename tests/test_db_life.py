@@ -588,6 +588,32 @@ async def test_a_database_as_a_block(backend: Backend) -> None:
     assert db.closed
 
 
+async def test_a_block_keeps_its_exception_when_closing_fails(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: Any) -> None:
+        await close(self)
+        raise OSError("not closed in order")
+
+    async def leave(error: type[BaseException] | None) -> None:
+        async with cenote.Database(backend.url) as db:
+            await db.fetch_val("select 1")
+            link = type(next(iter(branch_of(db).links)))
+            monkeypatch.setattr(link, "close", fail)
+            if error is not None:
+                raise error
+
+    async with cenote.Database(backend.url) as db:
+        await db.fetch_val("select 1")
+        close = type(next(iter(branch_of(db).links))).close
+    for error in (KeyError, asyncio.CancelledError):
+        with pytest.raises(error):
+            await leave(error)
+        monkeypatch.undo()
+    with pytest.raises(ExceptionGroup):
+        await leave(None)
+
+
 # -- opening ------------------------------------------------------------------------------------
 
 

@@ -250,6 +250,14 @@ async def test_a_raw_transaction_warns_as_well(backend: Backend, pinned: bool) -
             assert await asyncio.create_task(db.fetch_val(count)) == int(end == "COMMIT")
         if statement is not None:
             await statement.close()
+    if not backend.embedded:
+        async with backend.database() as db:
+            await db.execute(backend.raw_begin)
+            await db.execute("commit and chain")  # the next one is open
+            with pytest.warns(TransactionScopeWarning):
+                await asyncio.create_task(db.fetch_val("select 1"))
+            await db.rollback()
+            await asyncio.create_task(db.fetch_val("select 1"))
     async with backend.database(child_tasks="error") as db:
         await db.execute(backend.raw_begin)
         with pytest.raises(TransactionScopeWarning):

@@ -142,6 +142,12 @@ def test_a_bad_password_is_not_shown() -> None:
         assert "hunter2" not in told(caught.value)
 
 
+async def test_no_name_is_that_of_the_url() -> None:
+    db = cenote.Database(SQLITE, name=None)
+    assert db.pool.name == cenote.Database(SQLITE).pool.name is not None
+    await db.close()
+
+
 def test_options_are_given_by_name() -> None:
     with pytest.raises(TypeError, match="positional"):
         cenote.Database(SQLITE, print)  # type: ignore[misc]
