@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 
 import cenote
 from cenote.extras.dashboard import app, asgi, server
+from cenote.extras.dashboard.head import LONGEST_HEAD
 from clock import settle
 from support import Thing
 from viewer import TOKEN, Viewer, ask, order, press, scope, until, watching
@@ -217,12 +220,14 @@ async def test_a_port_that_is_taken():
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: \x00\r\n\r\n", 400),
         (b"GET / HTTP/1.1\nHost: localhost\n\n\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", 431),
+        (b"GET /" + b"x" * 2048 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 70000 + b"\r\n\r\n", 431),
         (b"POST /control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 501),
         (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400),
         (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n", 413),
+        (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999999\r\n\r\n", 400),
         (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 403),
     ],
 )
@@ -232,23 +237,110 @@ async def test_requests(request_, status):
         assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def filled(before, byte, after=b""):
+    """A head as long as it may be."""
+    return before + byte * (LONGEST_HEAD - len(before) - len(after)) + after
+
+
+HOSTILE = {
+    "blanks and a forbidden byte": (filled(HEAD + b"X:", b" ", b"\x00"), 400),
+    "blanks and a line feed": (filled(HEAD + b"X:", b" ", b"\n"), 400),
+    "blanks in the middle": (filled(HEAD + b"X: a", b" ", b"b"), 200),
+    "blanks only": (filled(HEAD + b"X:", b" "), 200),
+    "tabs and blanks": (filled(HEAD + b"X:", b"\t", b" \x7f"), 400),
+    "a name without an end": (filled(HEAD, b"x"), 400),
+    "a name with a forbidden byte": (filled(HEAD, b"x", b"(: y"), 400),
+    "blanks before the colon": (filled(HEAD + b"X", b" ", b": y"), 400),
+    "colons": (filled(HEAD + b"X", b":"), 200),
+    "line ends": (filled(HEAD, b"\r", b"\n"), 400),
+    "many short lines": (HEAD + b"\r\n".join([b"X:"] * 99), 200),
+    "too many short lines": (HEAD + b"\r\n".join([b"X:"] * 3000), 431),
+    "a host without an end": (filled(b"GET / HTTP/1.1\r\nHost: ", b"a"), 403),
+    "a host of brackets": (filled(b"GET / HTTP/1.1\r\nHost: ", b"["), 403),
+    "a host of colons": (filled(b"GET / HTTP/1.1\r\nHost: a", b":", b"x"), 403),
+    "blanks in the first line": (filled(b"GET ", b" ", b"/ HTTP/1.1\r\nHost: localhost"), 400),
+    "a long address": (filled(b"GET /", b"%", b" HTTP/1.1\r\nHost: localhost"), 414),
+    "an address that never ends": (filled(b"GET /", b"a"), 400),
+    "many fields": (b"GET /events?" + b"a&" * 1000 + b" HTTP/1.1\r\nHost: localhost", 400),
+    "a method without an end": (filled(b"", b"G"), 400),
+}
+
+
+@sockets
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_heads_are_answered(name):
+    """All that a head may have: with a regular expression that goes back, hours."""
+    head, status = HOSTILE[name]
+    async with await cenote.serve_dashboard(port=0) as served:
+        answer = await raw(served.port, head.removesuffix(b"\r\n") + b"\r\n\r\n")
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_no_expression_reads_what_a_stranger_sends():
+    """Whatever Python runs on the way of a request: `re` may stop the loop, and so the program."""
+    folder = Path(server.__file__).parent
+    for name in ("asgi.py", "guard.py", "head.py", "server.py"):
+        assert not re.search(r"^(import re|from re import)\b", (folder / name).read_text(), re.M)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 1000])
+@sockets
+async def test_a_head_in_parts(size):
+    request = filled(HEAD + b"X: ", b"y") + b"\r\n\r\n"
+    request = request if size > 5 else HEAD + b"\r\n"
+    async with await cenote.serve_dashboard(port=0) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.transport.get_extra_info("socket").setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )
+        for start in range(0, len(request), size):
+            writer.write(request[start : start + size])
+            await writer.drain()
+            await asyncio.sleep(0)  # so that they do not arrive as one
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
 @sockets
 @pytest.mark.parametrize(
-    "half",
+    ("half", "status"),
     [
-        b"",
-        b"GET / HTTP/1.1\r\nHo",
-        b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n{",
+        (b"", None),
+        (b"GET / HTTP/1.1\r\nHo", 408),
+        (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n{", 408),
     ],
 )
 @pytest.mark.parametrize("eof", [True, False])
-async def test_half_a_request_ends_in_time(half, eof, monkeypatch):
+async def test_half_a_request_ends_in_time(half, status, eof, monkeypatch):
     monkeypatch.setattr(server, "READ_TIMEOUT", 0.2)
     async with await cenote.serve_dashboard(port=0) as served:
         try:
-            assert await raw(served.port, half, eof=eof) == b""
+            answer = await raw(served.port, half, eof=eof)
         except ConnectionResetError:
-            pass
+            answer = b""
+        if eof or status is None:  # nobody is there to be told, or nothing was asked
+            assert answer == b""
+        else:
+            assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+        await until(lambda: not served._tasks)
+
+
+@sockets
+async def test_a_slow_head_has_one_deadline(monkeypatch):
+    """However many small parts it is sent in."""
+    monkeypatch.setattr(server, "READ_TIMEOUT", 0.3)
+    async with await cenote.serve_dashboard(port=0) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        answer = asyncio.create_task(reader.read())
+        async with asyncio.timeout(10):
+            while not answer.done():
+                writer.write(b"X")
+                await asyncio.wait([answer], timeout=0.02)
+        assert (await answer).startswith(b"HTTP/1.1 408 ")
+        writer.close()
         await until(lambda: not served._tasks)
 
 
@@ -258,13 +350,37 @@ async def test_connections_are_limited(monkeypatch):
     async with await cenote.serve_dashboard(port=0) as served:
         _, first = await asyncio.open_connection("127.0.0.1", served.port)
         await until(lambda: len(served._tasks) == 1)
-        try:
-            assert await raw(served.port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
-        except ConnectionResetError:
-            pass
+        turned_away = await raw(served.port, b"")
+        assert turned_away.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in turned_away
         first.close()
         await until(lambda: not served._tasks)
         assert await raw(served.port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+
+@sockets
+async def test_a_client_that_never_stops_talking_is_cut_off(make_pool):
+    pool = make_pool(Thing)
+    async with await cenote.serve_dashboard(port=0) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(STREAM)
+        await reader.readuntil(b"data: ")
+        assert len(pool._subscribers) == 1
+        writer.write(b"x" * (2 * LONGEST_HEAD))
+        await until(lambda: pool._subscribers == () and not served._tasks)
+        writer.close()
+
+
+@sockets
+async def test_a_failure_of_its_own_is_answered_and_logged(monkeypatch, caplog):
+    async def fail(*_):
+        raise LookupError("nobody thought of this")
+
+    async with await cenote.serve_dashboard(port=0) as served:
+        monkeypatch.setattr(served._app, "_answer", fail)
+        assert (await raw(served.port, HEAD + b"\r\n")).startswith(b"HTTP/1.1 500 ")
+    (record,) = caplog.records
+    assert "LookupError" in record.exc_text
 
 
 STREAM = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/@]+)(?::[0-9]{1,5})?")
+LONGEST_HOST: Final = 255  # characters
 
 
 class Guard:
@@ -87,8 +86,24 @@ def check_hosts(hosts: Any) -> frozenset[str]:
 
 def host_name(host: str) -> str:
     """The name of `name:port`, in lower case; empty if it is none."""
-    found = _HOST.fullmatch(host.strip())
-    return "" if found is None else found["name"].lower().rstrip(".")
+    host = host.strip().lower()
+    name, colon, port = host.rpartition(":")
+    if not colon or host.endswith("]"):
+        name, port = host, "0"
+    if len(name) > LONGEST_HOST or len(port) > 5 or not (port.isascii() and port.isdecimal()):
+        return ""
+    if name.startswith("[") and name.endswith("]"):
+        return name if as_address(name) is not None else ""
+    unfit = any(character in "[]:/@" or character.isspace() for character in name)
+    return "" if unfit else name.rstrip(".")
+
+
+def as_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that is written here, in brackets or without, or None if it is a name."""
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]").partition("%")[0])
+    except ValueError:
+        return None
 
 
 def is_loopback(host: str | None) -> bool:
@@ -96,9 +111,6 @@ def is_loopback(host: str | None) -> bool:
         return False
     if host == "localhost":
         return True
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return False
+    address = as_address(host)
     mapped = getattr(address, "ipv4_mapped", None)
-    return address.is_loopback or (mapped is not None and mapped.is_loopback)
+    return address is not None and (mapped or address).is_loopback

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,20 +15,12 @@ from ... import options
 from ...observe import logger
 from .asgi import LONGEST_BODY, SEND_TIMEOUT, Dashboard, Message, Scope
 from .guard import is_loopback
+from .head import LONGEST_HEAD, BadRequest, parse
 
-LONGEST_HEAD: Final = 16 * 1024  # bytes
-MOST_HEADERS: Final = 100
 READ_TIMEOUT: Final = 10.0  # seconds that a request may take to arrive
 CONNECTIONS: Final = 128  # at once
-
-_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2047}) HTTP/1\.([01])")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
-
-
-class BadRequest(Exception):
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
+LINGER_TIMEOUT: Final = 1.0  # seconds in which one that was refused may still be sending,
+LINGER_BYTES: Final = 256 * 1024  # and how much: else it would lose the answer
 
 
 class DashboardServer:
@@ -104,10 +97,10 @@ class DashboardServer:
             await server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= CONNECTIONS or self._server is None:
-            writer.transport.abort()
-            return
         connection = Connection(self._app, reader, writer)
+        if len(self._tasks) >= CONNECTIONS or self._server is None:
+            connection.turn_away()
+            return
         task = asyncio.get_running_loop().create_task(
             connection.serve(), name="cenote dashboard connection"
         )
@@ -125,8 +118,16 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._body: bytes | None = b""  # not yet given to the app
+        self._rest = b""  # what was read after the head
+        self._began = False  # something has arrived
+        self._answered = False  # the head of the answer is on its way
         # Nothing piles up here: a message is sent when the one before is with the system.
         writer.transport.set_write_buffer_limits(high=0)
+
+    def turn_away(self) -> None:
+        """Without a task: there are enough of them already."""
+        self._write_refusal(503, [(b"retry-after", b"1")])
+        self._writer.close()
 
     async def serve(self) -> None:
         try:
@@ -138,7 +139,11 @@ class Connection:
             raise
         except Exception:
             logger.exception("the dashboard failed")
-            self._writer.transport.abort()
+            if self._answered:
+                self._writer.transport.abort()
+            else:
+                self._write_refusal(500)
+                self._writer.close()
         else:
             self._writer.close()
 
@@ -149,39 +154,30 @@ class Connection:
                 self._body = await self._read_body(scope)
         except BadRequest as bad:
             await self._refuse(bad.status)
+        except TimeoutError:
+            if not self._began:  # a browser opens connections in advance
+                raise
+            await self._refuse(408)
         else:
             await self._app(scope, self._receive, self._send)
 
     # -- reading ---------------------------------------------------------------------------------
 
     async def _read_head(self) -> Scope:
-        try:
-            head = await self._reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            raise BadRequest(431) from None
-        first, *lines = head[:-4].split(b"\r\n")
-        request = _REQUEST.fullmatch(first)
-        if request is None or len(lines) > MOST_HEADERS:
-            raise BadRequest(400)
-        headers = []
-        for line in lines:
-            header = _HEADER.fullmatch(line)
-            if header is None:
-                raise BadRequest(400)
-            headers.append((header[1].lower(), header[2]))
+        method, target, version, headers = parse(await self._read_until_empty_line())
         names = [name for name, _ in headers]
         # Two of these, or none: whoever stands between may understand it otherwise.
         if names.count(b"host") != 1 or names.count(b"content-length") > 1:
             raise BadRequest(400)
         if b"transfer-encoding" in names:
             raise BadRequest(501)
-        raw_path, _, query = request[2].partition(b"?")
+        raw_path, _, query = target.partition(b"?")
         transport = self._writer.transport
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": f"1.{request[3].decode()}",
-            "method": request[1].decode(),
+            "http_version": version,
+            "method": method,
             "scheme": "http",
             "path": unquote(raw_path.decode("ascii")),
             "raw_path": raw_path,
@@ -192,21 +188,47 @@ class Connection:
             "server": _address(transport.get_extra_info("sockname")),
         }
 
+    async def _read_until_empty_line(self) -> bytes:
+        """The head; what came after it is kept. However small its parts, each byte is read once."""
+        read = bytearray()
+        while True:
+            part = await self._reader.read(LONGEST_HEAD)
+            if not part:
+                raise asyncio.IncompleteReadError(bytes(read), None)
+            self._began = True
+            seen = max(0, len(read) - 3)  # the end may be in two parts
+            read += part
+            end = read.find(b"\r\n\r\n", seen)
+            if (len(read) if end < 0 else end) > LONGEST_HEAD:
+                raise BadRequest(431)
+            if end >= 0:
+                self._rest = bytes(read[end + 4 :])
+                return bytes(read[:end])
+
     async def _read_body(self, scope: Scope) -> bytes:
         length = dict(scope["headers"]).get(b"content-length", b"0")
-        if not re.fullmatch(rb"[0-9]{1,9}", length):
+        if not length.isdigit() or len(length) > 9:
             raise BadRequest(400)
-        if int(length) > LONGEST_BODY:
+        wanted = int(length)
+        if wanted > LONGEST_BODY:
             raise BadRequest(413)
-        return await self._reader.readexactly(int(length))
+        missing = wanted - len(self._rest)
+        if missing > 0:
+            self._rest += await self._reader.readexactly(missing)
+        return self._rest[:wanted]
 
     async def _receive(self) -> Message:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        while await self._reader.read(1024):
-            pass  # a second request: there is only one for each connection
+        # A second request, and more: there is only one for each connection.
+        await self._skip(LONGEST_HEAD)
         return {"type": "http.disconnect"}
+
+    async def _skip(self, most: int) -> None:
+        """Read to the end, or up to so many bytes."""
+        while most > 0 and (part := await self._reader.read(4096)):
+            most -= len(part)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -218,8 +240,19 @@ class Connection:
         await self._flush()
 
     async def _refuse(self, status: int) -> None:
-        self._write_head(status, [(b"content-length", b"0")])
+        self._write_refusal(status)
         await self._flush()
+        # Closed with something unread, the connection is reset, and its answer lost.
+        self._writer.write_eof()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_TIMEOUT):
+                await self._skip(LINGER_BYTES)
+
+    def _write_refusal(self, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        body = json.dumps({"error": f"{HTTPStatus(status).phrase}."}).encode()
+        length = (b"content-length", str(len(body)).encode())
+        self._write_head(status, [(b"content-type", b"application/json"), length, *headers])
+        self._writer.write(body)
 
     async def _flush(self) -> None:
         try:
@@ -230,6 +263,7 @@ class Connection:
             raise
 
     def _write_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._answered = True
         lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
         lines += [name + b": " + value for name, value in headers]
         self._writer.write(b"\r\n".join([*lines, b"connection: close", b"", b""]))
