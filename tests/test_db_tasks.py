@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cenote
-from backends import Backend, eventually
+from backends import WAIT, Backend, eventually
 from cenote import TransactionClosedError, TransactionScopeWarning
 from held import ENDINGS, branch_of, leave
 
@@ -373,6 +373,63 @@ async def test_a_task_with_its_own_transaction_that_is_awaited_in_wait_for(
         await asyncio.wait_for(task, 20)
         assert await db.fetch_val(count) == 2
         assert db.pool.active_count == 0
+
+
+async def test_a_task_that_is_given_to_wait_for_has_its_own_session(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db:
+        for touch, look in backend.touches:
+            before = await asyncio.create_task(db.fetch_val(look))
+
+            async def handle(look: str, touch: str | None) -> Any:
+                if touch is not None:
+                    await db.execute(touch)
+                return await db.fetch_val(look)
+
+            await asyncio.wait_for(asyncio.create_task(handle(look, touch)), WAIT)
+            after = await asyncio.wait_for(asyncio.create_task(handle(look, None)), WAIT)
+            assert after == before, touch
+            assert db.pin_reason is None
+            assert db.bound_connection is None
+
+
+async def test_a_task_that_is_given_to_wait_for_leaves_no_transaction(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+
+        async def dies() -> None:
+            await db.execute(backend.raw_begin)
+            await db.execute(f"insert into {table} values (1, 'half')")
+            raise KeyError
+
+        async def next_one() -> None:
+            assert not db.in_transaction
+            async with db.transaction():
+                await db.execute(f"insert into {table} values (2, 'whole')")
+
+        with pytest.raises(KeyError):
+            await asyncio.wait_for(asyncio.create_task(dies()), WAIT)
+        await asyncio.wait_for(asyncio.create_task(next_one()), WAIT)
+        rows = await db.fetch_all(f"select id from {table}")
+        assert [row[0] for row in rows] == [2]
+
+
+async def test_a_task_that_is_given_to_wait_for_is_outside(backend: Backend) -> None:
+    async with backend.database() as db:
+
+        async def given() -> bool:
+            with pytest.warns(TransactionScopeWarning):
+                await db.fetch_val("select 1")
+            return db.in_transaction
+
+        async def started() -> bool:
+            inside = await asyncio.wait_for(asyncio.create_task(given()), WAIT)
+            assert not inside
+            await db.fetch_val("select 1")
+            return db.in_transaction
+
+        async with db.transaction():
+            for task in (asyncio.create_task(given()), asyncio.ensure_future(given())):
+                assert not await asyncio.wait_for(task, WAIT)
+            assert await asyncio.wait_for(started(), WAIT)
 
 
 async def test_wait_for_that_times_out(backend: Backend) -> None:

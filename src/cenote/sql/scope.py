@@ -6,9 +6,9 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from weakref import ref
+from weakref import WeakSet, ref
 
 if TYPE_CHECKING:
     from .binding import RawTransaction
@@ -104,9 +104,31 @@ if WAIT_FOR_STARTS_A_TASK:
     _current_tasks: dict[Any, Task] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
     _release_waiter = asyncio.tasks._release_waiter  # type: ignore[attr-defined]
 
+    def _note_started() -> WeakSet[Task]:
+        """The tasks that wait_for() itself starts, for coroutines. Afterwards they look the same as
+        a task that it was given, so they are noted by the function that it calls for both."""
+        ensure_future: Any = asyncio.tasks.ensure_future
+        if hasattr(ensure_future, "started_by_wait_for"):
+            return ensure_future.started_by_wait_for  # type: ignore[no-any-return]
+        started: WeakSet[Task] = WeakSet()
+        wait_for = asyncio.tasks.wait_for.__code__
+
+        @wraps(ensure_future)
+        def note(coro_or_future: Any, **options: Any) -> Any:
+            future = ensure_future(coro_or_future, **options)
+            if future is not coro_or_future and sys._getframe(1).f_code is wait_for:
+                started.add(future)
+            return future
+
+        note.started_by_wait_for = started  # type: ignore[attr-defined]
+        asyncio.tasks.ensure_future = note
+        return started
+
+    _started = _note_started()
+
     def acting_task(branch: Branch) -> Task | None:
-        """The running task; of a task that its parent awaits in wait_for(), the parent, unless it
-        holds something itself: then it was started by somebody else, and before."""
+        """The running task; of one that wait_for() has started, the task that waits there, unless
+        it holds something itself."""
         task = _current_tasks.get(branch.loop)  # current_task() is slow on 3.11
         while task is not None and task not in branch.leases and task not in branch.joined:
             parent = _waiting_parent(task)
@@ -125,6 +147,8 @@ if WAIT_FOR_STARTS_A_TASK:
     def _waiting_parent(task: Any) -> tuple[Task, Context] | None:
         for callback, _ in task._callbacks or ():
             if type(callback) is partial and callback.func is _release_waiter:
+                if task not in _started:
+                    return None
                 for wake_up, context in callback.args[0]._callbacks or ():
                     parent = getattr(wake_up, "__self__", None)
                     if isinstance(parent, asyncio.Task):
