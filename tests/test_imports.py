@@ -12,7 +12,7 @@ LONGEST = 600  # lines
 
 # A module may import from its own row and from the rows above it.
 ROWS = [
-    {"errors", "states", "hooks", "options", "caller"},
+    {"errors", "states", "hooks", "options", "caller", "log", "mask"},
     {"_core"},
     {"observe", "breaker", "maintenance", "pool"}
     | {"bound", "deadlines", "fork", "lifecycle", "runtime", "waiting", "work"},

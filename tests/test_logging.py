@@ -29,7 +29,11 @@ async def test_a_change_of_the_breaker_is_one_line(make_pool, caplog):
     for switch in (pool.deactivate, pool.deactivate, pool.recover, pool.activate):
         switch()
     assert [(record.name, record.levelname, structured(record)) for record in caplog.records] == [
-        ("cenote", level, {"pool": "main", "event": "state_changed", "reason": state})
+        (
+            "cenote",
+            level,
+            {"cenote_pool": "main", "cenote_event": "state_changed", "cenote_reason": state},
+        )
         for level, state in (("WARNING", "INACTIVE"), ("INFO", "RECOVERING"), ("INFO", "ACTIVE"))
     ]
     assert "circuit breaker ACTIVE -> INACTIVE" in caplog.records[0].getMessage()
@@ -56,8 +60,13 @@ async def test_a_long_hold_has_fields(make_pool, caplog):
     await holding.leave()
     (record,) = caplog.records
     fields = structured(record)
-    assert fields.pop("reason").startswith(__file__.replace("test_logging", "support"))
-    assert fields == {"pool": "main", "event": "held_long", "task": "holder", "seconds": 2.0}
+    assert fields.pop("cenote_reason").startswith(__file__.replace("test_logging", "support"))
+    assert fields == {
+        "cenote_pool": "main",
+        "cenote_event": "held_long",
+        "cenote_task": "holder",
+        "cenote_seconds": 2.0,
+    }
 
 
 async def test_a_failing_hook_names_the_pool(make_pool, caplog):
@@ -65,7 +74,7 @@ async def test_a_failing_hook_names_the_pool(make_pool, caplog):
     pool.release(await pool.acquire())
     assert isinstance(await outcome(pool.close()), ExceptionGroup)
     (record,) = caplog.records
-    assert structured(record) == {"pool": "main"}
+    assert structured(record) == {"cenote_pool": "main", "cenote_error": "ZeroDivisionError"}
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -81,7 +90,7 @@ async def test_the_error_of_a_factory_that_its_acquirer_gets_is_no_warning(
     (record,) = (each for each in caplog.records if each.name == "cenote")
     assert (record.levelno, record.exc_info[1]) == (logging.DEBUG, error)
     assert "the factory failed" in record.message
-    assert structured(record) == {"pool": "main"}
+    assert structured(record) == {"cenote_pool": "main", "cenote_error": "OSError"}
 
 
 # -- what is attached ----------------------------------------------------------------------------
@@ -108,12 +117,12 @@ async def test_events_are_lines_with_fields(make_pool, caplog):
     ]
     late = structured(caplog.records[2])
     assert late == {
-        "pool": "main",
-        "event": "timeout",
-        "task": "test",
-        "seconds": 2.0,
-        "reason": None,
-        "error": "AcquireTimeoutError",
+        "cenote_pool": "main",
+        "cenote_event": "timeout",
+        "cenote_task": "test",
+        "cenote_seconds": 2.0,
+        "cenote_reason": None,
+        "cenote_error": "AcquireTimeoutError",
     }
     for record in caplog.records:
         assert {record.name, record.levelname} == {"cenote", "INFO"}

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
+from logging import ERROR, INFO, WARNING
 from math import inf
 from typing import Any, Generic, TypeVar, cast
 
@@ -17,8 +18,10 @@ from ._core import Claim, Core, Front, Slot, kind
 from .breaker import CircuitBreakerStrategy
 from .deadlines import Deadlines
 from .hooks import is_async
+from .log import log, raise_later
 from .maintenance import Maintenance
-from .observe import PoolEvent, Subscription, Totals, logger, task_name
+from .mask import explained
+from .observe import PoolEvent, Subscription, Totals, task_name
 from .options import Settings
 from .states import CircuitState, ClaimState, Phase
 from .work import Operation, Work
@@ -69,7 +72,7 @@ class Bound(Front[T], Generic[T]):
         self._creations: dict[Slot, Work] = {}
         self._openers: list[list[BaseException]] = []  # what each open() under way has heard of
         self._changes: list[asyncio.Future[None]] = []  # of those who wait in open()
-        self._failure: BaseException | None = None  # the last one that was reported
+        self._failure: str | None = None  # the last one that was reported, in words
         self._factory_error: BaseException | None = None  # the last one
         self._factory_failures = 0  # in total
         self._circuit_since: float | None = None  # when the breaker last changed
@@ -303,9 +306,14 @@ class Bound(Front[T], Generic[T]):
             except BaseException as raised:
                 self._contain(raised, f"a subscriber failed on {kind!r}")
 
-    def _tag(self) -> dict[str, Any]:
-        """For structured logs."""
-        return {"pool": self._name}
+    def _log(
+        self, level: int, text: str, *arguments: object,
+        error: BaseException | None = None, **fields: object,
+    ) -> None:  # fmt: skip
+        """Log a line about this pool, whose repr comes first in it. Nothing is raised."""
+        fields["pool"] = self._name
+        log(level, f"%r: {text}", self, *arguments,
+            error=error, fields=fields, loop=self._loop, depth=2)  # fmt: skip
 
     def _changed(self) -> None:
         """Wake those who wait in open()."""
@@ -329,10 +337,9 @@ class Bound(Front[T], Generic[T]):
         before = core.circuit
         core.set_circuit(state)
         self._circuit_since = self._time()
-        level = logger.warning if state is CircuitState.INACTIVE else logger.info
-        level(
-            "%r: circuit breaker %s -> %s", self, before, state,
-            extra={**self._tag(), "event": "state_changed", "reason": str(state)},
+        self._log(
+            WARNING if state is CircuitState.INACTIVE else INFO,
+            "circuit breaker %s -> %s", before, state, event="state_changed", reason=str(state),
         )  # fmt: skip
         if state is CircuitState.INACTIVE:
             for claim in core.pending():
@@ -356,11 +363,9 @@ class Bound(Front[T], Generic[T]):
     def _contain(self, error: BaseException, what: str) -> None:
         """Watchers and strategies are called in the middle of a step, which goes on. What would
         end the program (KeyboardInterrupt, SystemExit) ends it, in a step of its own."""
-        logger.error("%r: %s", self, what, exc_info=error, extra=self._tag())
+        self._log(ERROR, "%s", what, error=error)
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            if self._loop is None or self._loop.is_closed():
-                raise error
-            self._loop.call_soon(_raise, error)
+            raise_later(error, self._loop)
 
     def _report_success(self, probe: int) -> None:
         strategy = self._strategy
@@ -377,7 +382,7 @@ class Bound(Front[T], Generic[T]):
             return  # a cancellation says nothing about the backend
         if probe is not None and not self._core.reports(probe):
             return
-        self._failure = error
+        self._failure = explained(error)  # not itself: its traceback has everybody's variables
         strategy = self._strategy
         if strategy is None:
             return
@@ -410,7 +415,3 @@ def is_plain(loop: asyncio.AbstractEventLoop) -> bool:
 def is_monotonic(loop: asyncio.AbstractEventLoop) -> bool:
     """Whether the loop's time is the monotonic clock, which C may then read by itself."""
     return type(loop).time is asyncio.BaseEventLoop.time and "time" not in vars(loop)
-
-
-def _raise(error: BaseException) -> None:
-    raise error

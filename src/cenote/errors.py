@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .mask import masked
+
 if TYPE_CHECKING:
     from .observe import Holder
 
@@ -126,7 +128,7 @@ def acquire_timeout(
     if holders:
         shown = "; ".join(describe(holder) for holder in holders[:HOLDERS_SHOWN])
         rest = len(holders) - HOLDERS_SHOWN
-        text += f"; held by {shown}" + (f"; and {rest} more" if rest > 0 else "")
+        text += f"; held by {masked(shown)}" + (f"; and {rest} more" if rest > 0 else "")
     if circle:
         text += (
             ". Deadlock: every resource is held by a task that itself waits for this pool. "
@@ -163,7 +165,7 @@ def unavailable(
     name: str | None,
     state: str,
     since: float | None,
-    last: BaseException | None,
+    last: str | None,
     limit: int,
 ) -> ServiceUnavailableError:
     if state == "RECOVERING":
@@ -172,7 +174,7 @@ def unavailable(
         what = state if since is None else f"{state} for {seconds(since)}"
     text = f"{label(name)}: the service is unavailable (circuit breaker {what})"
     if last is not None:
-        text += f"; last failure: {type(last).__name__}: {last}"
+        text += f"; last failure: {last}"
     return ServiceUnavailableError(
         f"{text}. Try again later; pool.recover() or pool.activate() lets acquires pass at once."
     )

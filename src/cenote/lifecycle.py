@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from logging import ERROR, WARNING
 from math import isinf
 from types import TracebackType
 from typing import Self, TypeVar
 
 from . import errors, options
 from .hooks import drop, is_async
-from .observe import holders_of, logger
+from .observe import holders_of
 from .runtime import Runtime, current_task, raise_fatal
 from .states import CircuitState, ClaimState, Phase
 from .work import LONGEST, Operation, Work, inside
@@ -161,8 +162,8 @@ class Lifecycle(Runtime[T]):
         for slot in self._core.idle_slots():
             try:
                 drop(destructor(slot.resource))
-            except Exception:
-                logger.exception("the destructor of an unclosed %r failed", self)
+            except Exception as error:
+                self._log(ERROR, "unclosed, and its destructor failed", error=error)
 
     def _start_drain(self, patience: float) -> None:
         self._core.move("drain")
@@ -174,7 +175,7 @@ class Lifecycle(Runtime[T]):
         holders = holders_of(self._core, self._time())
         if holders:
             who = "; ".join(errors.describe(holder) for holder in holders)
-            logger.warning("%r: the drain is over, and not everything came back: %s", self, who)
+            self._log(WARNING, "the drain is over, and not everything came back: %s", who)
         self._shut()
 
     def _shut(self) -> None:

@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from functools import partial
+from logging import ERROR, WARNING
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from . import errors
 from ._core import Slot, due, next_due
 from .hooks import is_awaitable
-from .observe import line_of, logger, task_name
+from .observe import line_of, task_name
 from .states import SlotState
 from .work import LONGEST, Work
 
@@ -174,11 +175,11 @@ class Maintenance:
             if lease.code is not None:
                 where = f"{lease.code.co_filename}:{line_of(lease.code, lease.instruction)}"
             held = now - lease.since
-            logger.warning(
-                "%r: a resource is held for %.3g s by task %r (%s), hold_warning is %.3g s",
-                pool, held, task_name(lease.task), where, self.hold_warning,
-                extra={"pool": pool._name, "event": "held_long", "task": task_name(lease.task),
-                       "seconds": held, "reason": where},
+            task = task_name(lease.task)
+            pool._log(
+                WARNING, "a resource is held for %.3g s by task %r (%s), hold_warning is %.3g s",
+                held, task, where, self.hold_warning,
+                event="held_long", task=task, seconds=held, reason=where,
             )  # fmt: skip
             if pool._subscribers:
                 pool._emit(
@@ -264,5 +265,5 @@ def _run(reference: weakref.ref[Maintenance], step: Step) -> None:
         return
     try:
         step(maintenance, pool)
-    except Exception:
-        logger.exception("%r: maintenance failed, and goes on", pool)
+    except Exception as error:
+        pool._log(ERROR, "maintenance failed, and goes on", error=error)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
+from logging import ERROR
 from math import inf
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from . import fork
+from .log import log
+from .log import logger as logger
+from .mask import explained
 from .states import SlotState
 
 if TYPE_CHECKING:
     from .pool import Pool
 
 T = TypeVar("T")
-
-logger = logging.getLogger("cenote")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,16 @@ class PoolEvent:
     duration: float | None = None
     reason: str | None = None
     error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        parts = [f"kind={self.kind!r}", f"pool={self.pool!r}", f"time={self.time!r}"]
+        for name in ("task", "duration", "reason"):
+            value = getattr(self, name)
+            if value is not None:
+                parts.append(f"{name}={value!r}")
+        if self.error is not None:
+            parts.append(f"error=<{explained(self.error)}>")
+        return f"PoolEvent({', '.join(parts)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +245,7 @@ class View(NamedTuple):
     circuit: str
     circuit_since: float | None  # None: since the beginning
     strategy: object
-    failure: BaseException | None  # the last one that was reported to the breaker
+    failure: str | None  # the last one that was reported to the breaker, in masked words
     recovering_limit: int
     hooked: int  # resources in the pool's own hands: mostly in a hook
     thread: int  # in which its loop runs; 0: it has none
@@ -267,8 +278,14 @@ def made(pool: Pool[Any]) -> None:
     for callback in _followers:
         try:
             callback(pool)
-        except Exception:
-            logger.exception("%r: a follower of new pools failed", pool)
+        except Exception as error:
+            log(
+                ERROR,
+                "%r: a follower of new pools failed",
+                pool,
+                error=error,
+                fields={"pool": pool._name},
+            )
 
 
 def unsubscribe(pool: Pool[Any], callback: Callable[[PoolEvent], object]) -> None:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
-from logging import DEBUG, WARNING
+from logging import DEBUG, ERROR, WARNING
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -22,7 +22,8 @@ from ._core import Claim, Slot
 from .bound import Bound
 from .caller import poisons
 from .hooks import drop, is_awaitable
-from .observe import holders_of, logger, task_name
+from .log import log
+from .observe import holders_of, task_name
 from .states import CircuitState, ClaimState, Phase, SlotState
 from .waiting import Waiting
 from .work import DONE, Operation, Work
@@ -264,7 +265,7 @@ class Runtime(Bound[T]):
         if not isinstance(error, asyncio.CancelledError):
             # Who asked hears of it anyway: no flood of warnings in an outage.
             level = WARNING if to_waiter and oldest is None else DEBUG
-            logger.log(level, "%r: the factory failed", self, exc_info=error, extra=self._tag())
+            self._log(level, "the factory failed", error=error)
         self._maintenance.failed()
         if failed:
             self._report_failure(error, None)
@@ -327,10 +328,7 @@ class Runtime(Bound[T]):
     def _explain(self, hook: str, error: BaseException | None) -> BaseException:
         if error is None:
             return errors.rejected(self._name, hook)
-        logger.warning(
-            "%r: %s failed; the resource is destroyed", self, hook,
-            exc_info=error, extra=self._tag(),
-        )  # fmt: skip
+        self._log(WARNING, "%s failed; the resource is destroyed", hook, error=error)
         return error
 
     # -- returning -------------------------------------------------------------------------------
@@ -471,7 +469,7 @@ class Runtime(Bound[T]):
         """A factory was left behind and has made something after all: it has no slot any more."""
         if made is None:
             return
-        logger.warning("%r: a factory came back after it was given up", self, extra=self._tag())
+        self._log(WARNING, "a factory came back after it was given up")
         self._totals.created += 1
         if self._subscribers:
             took = asyncio.get_running_loop().time() - began
@@ -526,11 +524,14 @@ class Runtime(Bound[T]):
             self._core.finish(slot)
         self._totals.gone(reason)
         if isinstance(error, errors.HookTimeoutError):
-            logger.error("%s; its slot is free again", error, extra=self._tag())
+            log(
+                ERROR, "%s; its slot is free again", error,
+                fields={"pool": self._name}, loop=self._loop,
+            )  # fmt: skip
         elif isinstance(error, asyncio.CancelledError):
-            logger.debug("%r: the destructor was cancelled", self)
+            self._log(DEBUG, "the destructor was cancelled")
         elif error is not None:
-            logger.error("%r: the destructor failed", self, exc_info=error, extra=self._tag())
+            self._log(ERROR, "the destructor failed", error=error)
         if self._subscribers:
             self._emit("destroyed", resource, reason=reason, error=error)
         self._advance()

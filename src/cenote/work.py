@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
+from logging import WARNING
 from typing import Any, Final, Protocol
 
 from .hooks import drop, is_awaitable
-from .observe import logger
+from .log import log
 
 GRACE: Final = 0.1  # seconds that a hook has to obey its cancellation before it is left behind
 LONGEST: Final = 1e8  # seconds; longer timers overflow in some event loops
@@ -118,7 +119,10 @@ class Work:
             raise
         except BaseException as error:
             if self.finished and not isinstance(error, asyncio.CancelledError):
-                logger.warning("%s failed after it was left behind", self._task, exc_info=True)
+                log(
+                    WARNING, "%s failed after it was left behind", self._task,
+                    error=error, loop=self._loop,
+                )  # fmt: skip
             self._finish(error=error)
             if not isinstance(error, Exception):
                 raise

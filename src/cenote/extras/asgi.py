@@ -9,10 +9,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from logging import ERROR
 from typing import Any
 
 from .. import options
-from ..observe import logger
+from ..log import log
 from ..pool import Pool
 from ..sql.database import Database
 from ..states import CircuitState, Phase
@@ -130,8 +131,8 @@ def _lets_pass(pool: Pool[Any]) -> bool:
     ask = getattr(pool.strategy, "should_recover", None)
     try:
         return ask is not None and bool(ask())
-    except Exception:
-        logger.exception("%r: the strategy failed in should_recover()", pool)
+    except Exception as error:
+        log(ERROR, "%r: the strategy failed in should_recover()", pool, error=error)
         return False
 
 

@@ -3,7 +3,7 @@
     attach(pool, db)    # these; without arguments all pools of the process
 
 Every line of cenote comes from the logger `cenote`, and those about a pool have fields for
-structured logs, see `FIELDS`. No line has a password: pools know none.
+structured logs, see `FIELDS`. What looks like credentials in an error is masked in every line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from .. import observe
+from ..log import PREFIX, log
+from ..log import logger as cenote_logger
 from ..pool import Pool
 from .following import Following, Target
 
@@ -24,14 +26,16 @@ KINDS: Final = (
 DEFAULT: Final = (
     "opened", "closed", "created", "destroyed", "timeout", "cancelled", "rejected", "check_failed",
 )  # fmt: skip
-FIELDS: Final = ("pool", "event", "task", "seconds", "reason", "error")
+FIELDS: Final = tuple(
+    PREFIX + name for name in ("pool", "event", "task", "seconds", "reason", "error")
+)  # attributes of the log records
 
 
 def attach(
     *targets: Target,
     level: int = logging.INFO,
     kinds: Iterable[str] = DEFAULT,
-    logger: logging.Logger = observe.logger,
+    logger: logging.Logger = cenote_logger,
 ) -> Callable[[], None]:
     """Log these events of these pools and databases; returns the function that ends it."""
     wanted = frozenset([kinds] if isinstance(kinds, str) else kinds)
@@ -41,7 +45,7 @@ def attach(
     def listen(pool: Pool[Any], name: str) -> Callable[[observe.PoolEvent], None]:
         def hear(event: observe.PoolEvent) -> None:
             if event.kind in wanted and logger.isEnabledFor(level):
-                logger.log(level, "%s", sentence(event, name), extra=fields(event, name))
+                log(level, "%s", sentence(event, name), fields=fields(event, name), to=logger)
 
         pool.subscribe(hear)
         return hear
@@ -70,7 +74,8 @@ def sentence(event: observe.PoolEvent, name: str) -> str:
 
 
 def fields(event: observe.PoolEvent, name: str) -> dict[str, Any]:
-    """The same for machines: nothing but strings, numbers and None."""
+    """The same for machines, by the names of `FIELDS` without their prefix: nothing but strings,
+    numbers and None."""
     return {
         "pool": name,
         "event": event.kind,

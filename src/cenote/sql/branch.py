@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import partial, wraps
+from logging import DEBUG, ERROR
 from operator import methodcaller
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +18,8 @@ from ..bound import is_monotonic
 from ..caller import depth
 from ..errors import PoolError, TransactionScopeWarning
 from ..hooks import is_awaitable
-from ..observe import logger, task_name
+from ..log import log
+from ..observe import task_name
 from ..pool import Pool
 from ..work import was_cut
 from .binding import Lease
@@ -139,7 +141,7 @@ class Branch:
             link.broken = True
             if not isinstance(error, Exception):
                 raise  # it took too long, or nobody waits for it any more
-            logger.debug("%s: ping failed: %r", self.label, error)
+            log(DEBUG, "%s: ping failed: %r", self.label, error)
             self.doubt()
             return False
         link.epoch = self.epoch
@@ -285,8 +287,8 @@ class Branch:
     def _tell(self, observer: Callable[..., Any], *what: Any) -> Any:
         try:
             return observer(*what)
-        except Exception:
-            logger.exception("%s: an observer of statements failed", self.label)
+        except Exception as error:
+            log(ERROR, "%s: an observer of statements failed", self.label, error=error)
 
     async def run_again(
         self, link: Link, claim: Any, name: str, query: Query, parameters: Any
@@ -422,7 +424,7 @@ class Branch:
                     if self.links:
                         await self._all_closed.wait()
             except Exception as error:
-                logger.debug("%s: not closed properly: %r", self.label, error)
+                log(DEBUG, "%s: not closed properly: %r", self.label, error)
             for link in [*self.links]:
                 self._disconnected(link)
 

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from inspect import CORO_CREATED, getcoroutinestate, signature
+from logging import WARNING
 from types import CoroutineType, TracebackType
 from typing import Any, Literal, Self
 
 from .. import errors, options
 from ..errors import PoolError
 from ..hooks import is_awaitable
-from ..observe import logger
+from ..log import log
 from ..pool import Pool
 from . import driver as drivers
 from .binding import Lease
@@ -330,7 +331,7 @@ class Database:
         finally:
             for outcome in await asyncio.gather(*elsewhere, return_exceptions=True):
                 if isinstance(outcome, BaseException):
-                    logger.warning("%s: closing in another loop failed: %r", self._label, outcome)
+                    log(WARNING, "%s: closing in another loop failed: %r", self._label, outcome)
             self._driver.close()
             self._query.cache_clear()  # a timer or a traceback may keep this object for a while
 
@@ -369,10 +370,10 @@ class Database:
     ) -> None:
         try:
             await self.close()
-        except (Exception, BaseExceptionGroup):
+        except (Exception, BaseExceptionGroup) as raised:
             if error is None:
                 raise
-            logger.warning("%s: not closed in order", self._label, exc_info=True)
+            log(WARNING, "%s: not closed in order", self._label, error=raised)
 
     def _branch(self) -> Branch:
         if self._closed:

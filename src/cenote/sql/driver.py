@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from logging import DEBUG
 from typing import Any, ClassVar, Literal
 
-from ..observe import logger
+from ..log import log
 from .placeholders import Dialect, Style, Template
 from .url import Secret, Target
 
@@ -206,8 +207,8 @@ class Link(ABC):
             if self.in_transaction:
                 try:
                     await self.execute(undo, None)
-                except Exception:  # the first error says why
-                    logger.debug("%s failed", undo, exc_info=True)
+                except Exception as error:  # the first error says why
+                    log(DEBUG, "%s failed", undo, error=error)
             raise
 
 

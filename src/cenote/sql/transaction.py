@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from logging import DEBUG
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .. import errors
 from ..errors import PoolError
-from ..observe import logger, task_name
+from ..log import log
+from ..observe import task_name
 from .binding import Lease, Pin
 from .driver import ISOLATIONS, Isolation
 from .scope import enter_scope, leave_scope
@@ -209,7 +211,7 @@ class Transaction:
         try:
             await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK")
         except Exception as error:
-            logger.debug("%s: rollback failed: %r", lease.branch.label, error)
+            log(DEBUG, "%s: rollback failed: %r", lease.branch.label, error)
             lease.drop(error)
             lease.lost = None
 
@@ -277,8 +279,8 @@ class Transaction:
             return
         try:
             await self.rollback()
-        except Exception:  # the one that leaves the block goes on
-            logger.debug("the transaction was not rolled back in order", exc_info=True)
+        except Exception as raised:  # the one that leaves the block goes on
+            log(DEBUG, "the transaction was not rolled back in order", error=raised)
 
     # -- sharing ---------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class History:
             circuit=view.circuit,
             circuit_since=None if view.circuit_since is None else self._ms(view.circuit_since),
             strategy=None if view.strategy is None else type(view.strategy).__name__,
-            failure=text.of_error(view.failure),
+            failure=None if view.failure is None else text.clean(view.failure),
             recovering_limit=view.recovering_limit,
             hooked=view.hooked,
             thread=view.thread,

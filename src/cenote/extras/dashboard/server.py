@@ -7,12 +7,13 @@ import json
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from http import HTTPStatus
+from logging import ERROR, INFO, WARNING
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from ... import options
-from ...observe import logger
+from ...log import log
 from .asgi import LONGEST_BODY, SEND_TIMEOUT, Dashboard, Message, Scope
 from .guard import is_loopback
 from .head import LONGEST_HEAD, BadRequest, parse
@@ -137,8 +138,8 @@ class Connection:
         except asyncio.CancelledError:
             self._writer.transport.abort()
             raise
-        except Exception:
-            logger.exception("the dashboard failed")
+        except Exception as error:
+            log(ERROR, "the dashboard failed", error=error)
             if self._answered:
                 self._writer.transport.abort()
             else:
@@ -292,9 +293,9 @@ async def serve_dashboard(
     server = DashboardServer(app, host)
     await server._listen(port)
     if is_loopback(host):
-        logger.info("the dashboard is at %s", server.url)
+        log(INFO, "the dashboard is at %s", server.url)
     else:
-        logger.warning("the dashboard listens on %s, open to other machines", server._bound)
+        log(WARNING, "the dashboard listens on %s, open to other machines", server._bound)
     return server
 
 

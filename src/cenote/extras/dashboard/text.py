@@ -8,16 +8,12 @@ from functools import lru_cache
 from types import CodeType
 from typing import Final
 
+from ...mask import explained, masked
 from ...observe import line_of
 
 LONGEST: Final = 240  # characters
 PLACES: Final = 2048  # file and line of so many callers are remembered
 
-_IN_URL = re.compile(r"(?<=://)[^\s/@]*:[^\s@]*@|(?<=://)[^\s/@:]+@")
-_NAMED = re.compile(
-    r"""(?ix) \b (\w* (?:passw(?:or)?d|passwd|pwd|secret|token|api_?key) ["']? \s* [=:] \s*)
-        (?: "[^"]*" | '[^']*' | [^\s,;&)]+ )"""
-)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]+")
 
 _places: dict[tuple[int, int], tuple[CodeType, str]] = {}
@@ -26,19 +22,14 @@ _places: dict[tuple[int, int], tuple[CodeType, str]] = {}
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
     """One line, not too long, without what looks like credentials."""
-    text = _CONTROL.sub(" ", text[: 8 * LONGEST])
-    text = _NAMED.sub(r"\1***", _IN_URL.sub("***@", text))
+    text = masked(_CONTROL.sub(" ", text[: 8 * LONGEST]))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"
 
 
 def of_error(error: BaseException | None) -> str | None:
     if error is None:
         return None
-    try:
-        said = str(error)
-    except Exception:  # it is somebody else's class
-        said = ""
-    return clean(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    return clean(explained(error))
 
 
 def place(code: CodeType | None, instruction: int) -> str | None:

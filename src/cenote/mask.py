@@ -1,0 +1,63 @@
+"""What is shown of texts that others have written: no credentials in them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+HIDDEN: Final = "***"
+LONGEST: Final = 1000  # characters that are shown of an error
+
+# Every expression here takes time in proportion to the text, whatever is in it: the text may be
+# what a server has answered.
+_WORD = re.compile(r"\S+")
+_QUOTED: Final = r"""[bru]{0,2} (?: "(?:\\.|[^"\\])*+"? | '(?:\\.|[^'\\])*+'? )"""
+_NAMED = re.compile(
+    rf"""(?isx) \b (
+        \w* (?: passw(?:or)?d | passphrase | pwd | secret | token | api[_-]?key | access_?key
+              | credentials? )
+        ["']? \s* [=:] \s*
+        (?! (?:yes|no) \) )      # "(using password: YES)" says nothing
+      ) (?: {_QUOTED} | [^\s,;&)]+ )"""
+)
+_AUTHORIZATION = re.compile(
+    r"""(?ix) \b ( authorization ["']? \s* [=:] \s* ["']? (?: [a-z]+ \s+ )? ) [^\s,;"']+"""
+)
+_IN_SQL = re.compile(
+    rf"(?isx) \b ( (?: identified \s+ by | password ) \s+ ) (?=[bru]?['\"]) {_QUOTED}"
+)
+
+
+def masked(text: str) -> str:
+    """The text without what looks like credentials: in URLs, and after names such as `password`."""
+    if "://" in text and "@" in text:
+        text = _WORD.sub(_mask_urls, text)
+    text = _AUTHORIZATION.sub(rf"\1{HIDDEN}", text)
+    text = _IN_SQL.sub(rf"\1{HIDDEN}", text)
+    return _NAMED.sub(rf"\1{HIDDEN}", text)
+
+
+def explained(error: BaseException) -> str:
+    """`ConnectionError: refused by amqp://***@host`: the class and the text, masked and bounded."""
+    kind = type(error).__name__
+    try:
+        said = str(error)
+    except Exception:  # it is somebody else's class
+        said = ""
+    if not said:
+        return kind
+    shown = masked(f"{kind}: {said[: 8 * LONGEST]}")
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "\u2026"
+
+
+def _mask_urls(word: re.Match[str]) -> str:
+    """Hide what is between `://` and the last `@`, unless that `@` is in the path."""
+    scheme, *urls = word[0].split("://")
+    return "://".join([scheme, *map(_mask_user, urls)])
+
+
+def _mask_user(url: str) -> str:
+    user, _, rest = url.rpartition("@")
+    authority, slash, _ = user.partition("/")
+    in_path = slash and ":" not in authority  # else it is a slash in the password
+    return f"{HIDDEN}@{rest}" if user and not in_path else url
