@@ -22,7 +22,7 @@ EXPECTED = [
         ['"name": "create orders"', '"cenote.acquire"', "db.client.connection.count"],
     ),
     (None, ["create table orders (id integer)  fine"]),
-    (None, ['"event": "created"', '"level": "WARNING"', '"reason": "INACTIVE"']),
+    (None, ['"cenote_event": "created"', '"level": "WARNING"', '"cenote_reason": "INACTIVE"']),
     ("starlette", []),
     (None, []),
 ]
