@@ -576,6 +576,39 @@ async def test_after_a_success_the_backoff_begins_anew(make_pool):
     assert len(factory.asked) >= 3
 
 
+async def acquired(pool):
+    return await pool.acquire()
+
+
+async def tried(pool):
+    return pool.try_acquire()
+
+
+async def recovered(pool):
+    pool.deactivate()
+    pool.recover()
+    return await pool.acquire()
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [*itertools.product(KINDS, [acquired, recovered]), ("sync", tried)],
+)
+async def test_the_first_success_of_any_creation_restores_min_size_at_once(make_pool, kind, way):
+    factory = Moody()
+    pool = make_pool(of_kind(kind, factory), min_size=4)
+    await pool.open()
+    await bring_down(pool, factory)
+    await advance(300)
+    assert pool.count == 0
+    factory.down = False
+    moment = now()
+    resource = await way(pool)
+    await settle()
+    assert (pool.count, now()) == (4, moment)
+    await pool.release(resource)
+
+
 async def test_a_failure_in_the_background_is_logged_and_reported(make_pool, caplog):
     factory, reports = Moody(), Reports()
     pool = make_pool(factory, min_size=1, strategy=reports)

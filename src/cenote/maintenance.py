@@ -55,6 +55,7 @@ class Maintenance:
         self._checking = False
         self.check: Work | None = None  # the async healthcheck under way
         self._failures = 0  # of the factory, in a row
+        self._backs_off = False  # that attempt waits because of them
         self._wary = False  # look whether the loop is going down before creating anything
 
     def anew(self) -> Maintenance:
@@ -93,6 +94,7 @@ class Maintenance:
 
     def _refill(self, pool: Runtime[Any]) -> None:
         self._fill = None
+        self._backs_off = False
         if self.paused:
             return
         if self._wary and not any(not task.cancelling() for task in asyncio.all_tasks(self._loop)):
@@ -109,7 +111,13 @@ class Maintenance:
         self._wary = True
 
     def created(self) -> None:
+        """A creation has succeeded, whoever wanted it: the backoff is over."""
         self._failures = 0
+        if self._backs_off and self._fill is not None:
+            self._fill.cancel()
+            self._fill = None
+            self._backs_off = False
+            self.refill()
 
     def failed(self) -> None:
         """The factory failed: back off."""
@@ -120,6 +128,7 @@ class Maintenance:
         if self._fill is not None:
             self._fill.cancel()
         self._fill = self._later(delay * random.uniform(1 - RETRY_JITTER, 1), Maintenance._refill)
+        self._backs_off = True
 
     # -- lifetimes, idle times, hold warnings ----------------------------------------------------
 
