@@ -422,12 +422,12 @@ async def test_observers_hear_of_the_wait_too(backend: Backend) -> None:
 async def test_connection_gives_the_drivers_own(backend: Backend) -> None:
     async with backend.database() as db:
         async with db.connection() as connection:
-            assert db.bound_connection is connection
+            assert db.bound_connection is connection.__wrapped__
             assert db.pin_reason == "inside connection()"
             async with db.connection() as again:
                 assert again is connection
             assert await db.fetch_val("select 1") == 1
-            assert db.bound_connection is connection
+            assert db.bound_connection is connection.__wrapped__
             with pytest.raises(cenote.PoolError, match="leave the block"):
                 await db.release()
         assert db.bound_connection is None

@@ -250,6 +250,14 @@ def transaction_lost(outcome: str, why: str) -> TransactionLostError:
     )
 
 
+def connection_over(label: str, attribute: str) -> NotAcquiredError:
+    return NotAcquiredError(
+        f"database {label}: cannot use {attribute!r} of this connection: the block of connection() "
+        f"that gave it is over, and it may be another task's by now. Use it inside of "
+        f"`async with db.connection() as c:`, in a task that ends before the block does."
+    )
+
+
 def transaction_over() -> TransactionClosedError:
     return TransactionClosedError(
         "this transaction is over: its statements must end before its block does"

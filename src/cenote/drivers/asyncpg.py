@@ -80,6 +80,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
 class AsyncpgLink(Link):
     __slots__ = ("_place", "_wire", "plans")
 
+    guard_bases: ClassVar[tuple[type, ...]] = (asyncpg.connection._ConnectionProxy,)
     raw: Any
 
     def __init__(self, raw: Any) -> None:
@@ -196,6 +197,10 @@ class AsyncpgLink(Link):
         statement = AsyncpgPrepared(self, template.text)
         await statement.ready()
         return statement
+
+    def returned(self) -> None:
+        if self.touched:  # what was made by way of connection() and is still there ends here
+            self.raw._pool_release_ctr += 1
 
     def forget_plans(self) -> None:
         self.plans += 1

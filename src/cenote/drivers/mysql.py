@@ -73,6 +73,7 @@ class MysqlLink(Link):
     __slots__ = ("_driver", "_unfit", "_wire", "who")
 
     interleaves: ClassVar[bool] = False
+    keeping: ClassVar[frozenset[str]] = frozenset({"cursor", "prepare"})
     raw: Any
 
     def __init__(self, raw: Any, driver: MysqlDriver) -> None:

@@ -129,6 +129,9 @@ class Connection(psycopg.AsyncConnection[Any]):
 class PsycopgLink(Link):
     __slots__ = ("_context", "_made", "_wire")
 
+    keeping: ClassVar[frozenset[str]] = frozenset(
+        {"cursor", "execute", "notifies", "pipeline", "transaction"}
+    )
     raw: Connection
 
     def __init__(self, raw: Any, context: Any) -> None:

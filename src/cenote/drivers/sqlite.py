@@ -90,6 +90,9 @@ def locked() -> sqlite3.OperationalError:
 class SqliteLink(Link):
     __slots__ = ("_eager", "_patience", "_reads_only", "_stopped", "_turn", "_writers")
 
+    keeping: ClassVar[frozenset[str]] = frozenset(
+        {"cursor", "execute", "executemany", "executescript", "iterdump"}
+    )
     raw: Any
 
     def __init__(self, raw: Any, writers: Writers, patience: float, *, eager: bool) -> None:

@@ -83,6 +83,7 @@ class Lease:
         "branch",
         "claim",
         "ended",
+        "guard",
         "inside",
         "link",
         "lost",
@@ -106,6 +107,7 @@ class Lease:
         self.transactions: list[Transaction] = []  # the outermost first
         self.pins: dict[Pin, None] = {}
         self.blocks = 0  # of connection(), nested
+        self.guard: Any = None  # of the connection, while there are blocks
         self.touched: str | None = None  # by a statement
         self.lost: Lost | None = None
         self.inside = False  # a transaction, when last looked at: dead drivers forget it

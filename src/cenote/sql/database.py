@@ -19,6 +19,7 @@ from . import driver as drivers
 from .binding import Lease
 from .branch import Branch, statement
 from .driver import Link, Plan
+from .guard import ConnectionBlock
 from .query import Query, queries
 from .statement import Statement, Stream, prepare
 from .transaction import Transaction
@@ -229,7 +230,9 @@ class Database:
     # -- the connection --------------------------------------------------------------------------
 
     def connection(self) -> ConnectionBlock:
-        """`async with db.connection() as c:` gives the driver's own connection."""
+        """`async with db.connection() as c:` gives the driver's own connection, behind a guard:
+        after the block any use of it raises `NotAcquiredError`. The bare object, for what checks
+        types in C, is `c.__wrapped__`."""
         return ConnectionBlock(self)
 
     async def release(self) -> None:
@@ -433,43 +436,6 @@ class Database:
                 f"so that every connection has it"
             )
         register(method, arguments, more)
-
-
-class ConnectionBlock:
-    """A block that holds the driver's own connection; it counts as touched."""
-
-    __slots__ = ("_database", "_lease")
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._lease: Lease | None = None
-
-    async def __aenter__(self) -> Any:
-        if self._lease is not None:
-            raise RuntimeError("this connection() was used before; call db.connection() for each")
-        lease = await self._database._branch().bound_lease()
-        try:
-            link = lease.check()
-            if link.looks_dead() and lease.pin_reason() is None:
-                lease.drop(ConnectionError("the connection was lost while it was idle"))
-                link = await lease.renew()
-        except BaseException:
-            lease.settle()
-            raise
-        self._lease = lease
-        lease.blocks += 1
-        link.touched = link.touched or "connection()"
-        lease.settle()
-        return link.raw
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._lease is not None
-        await self._lease.leave_block(error)
 
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:

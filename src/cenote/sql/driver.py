@@ -84,6 +84,8 @@ class Link(ABC):
                  "touched", "underway")  # fmt: skip
 
     interleaves: ClassVar[bool] = True  # other statements run while a Source is open
+    keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result refers to it
+    guard_bases: ClassVar[tuple[type, ...]] = ()  # that the driver's own isinstance() asks for
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw  # the driver's own connection

@@ -1,0 +1,206 @@
+"""`db.connection()`: the driver's own connection, behind a guard that ends with its block.
+
+A connection that is used after its block may be another task's by then. The guard stands in for the
+connection: it passes everything on while the block is open, and raises afterwards, in the task that
+made the mistake. For each class of connections there is one class of guards, with the methods of
+that class: a method that was looked up inside the block is checked as well when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from inspect import iscoroutinefunction, ismethod
+from types import MethodType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .. import errors
+from .binding import Lease
+from .driver import Link
+
+if TYPE_CHECKING:
+    from .database import Database
+
+# What a guard answers by itself, or must not take over from the class that it stands for.
+OWN = frozenset(
+    {"__class__", "__class_getitem__", "__copy__", "__deepcopy__", "__del__", "__delattr__",
+     "__dict__", "__dir__", "__doc__", "__eq__", "__getattr__", "__getattribute__", "__getstate__",
+     "__hash__", "__init__", "__init_subclass__", "__module__", "__ne__", "__new__", "__reduce__",
+     "__reduce_ex__", "__repr__", "__setattr__", "__setstate__", "__sizeof__", "__slots__",
+     "__subclasshook__", "__weakref__", "__wrapped__"}
+)  # fmt: skip
+
+
+class ConnectionBlock:
+    """A block that holds the driver's own connection; it counts as touched."""
+
+    __slots__ = ("_database", "_lease")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lease: Lease | None = None
+
+    async def __aenter__(self) -> Any:
+        if self._lease is not None:
+            raise RuntimeError("this connection() was used before; call db.connection() for each")
+        lease = await self._database._branch().bound_lease()
+        try:
+            link = lease.check()
+            if link.looks_dead() and lease.pin_reason() is None:
+                lease.drop(ConnectionError("the connection was lost while it was idle"))
+                link = await lease.renew()
+        except BaseException:
+            lease.settle()
+            raise
+        self._lease = lease
+        lease.blocks += 1
+        link.touched = link.touched or "connection()"
+        if lease.guard is None:
+            lease.guard = stand_in(link, lease)
+        lease.settle()
+        return lease.guard
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lease = self._lease
+        assert lease is not None
+        if lease.blocks <= 1 and lease.guard is not None:
+            dismiss(lease.guard)
+            lease.guard = None
+        await lease.leave_block(error)
+
+
+class Guard:
+    """Stands in for the driver's connection as long as its block is open.
+
+    `isinstance()` and `==` take it for the connection, `__wrapped__` is the connection itself.
+    Every other use is passed on inside the block, and raises `NotAcquiredError` afterwards.
+    """
+
+    __slots__ = ("__weakref__", "_cenote_hash", "_cenote_kind", "_cenote_label", "_cenote_lease",
+                 "_cenote_raw")  # fmt: skip
+
+    _cenote_hash: int
+    _cenote_kind: type  # of the connection
+    _cenote_label: str  # of the database
+    _cenote_lease: Lease | None  # None: the block is over
+    _cenote_raw: Any  # None: the same
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The driver's own object."""
+        return _checked(self, "__wrapped__")
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self._cenote_kind
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith(("_cenote_", "__")):
+            _checked(self, name)
+        return object.__getattribute__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        raw = _checked(self, name)
+        value = getattr(raw, name)
+        return self if value is raw else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_checked(self, name), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_checked(self, name), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._cenote_kind if self._cenote_raw is None else self._cenote_raw)
+
+    def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
+        if issubclass(type(other), Guard):
+            other = object.__getattribute__(other, "_cenote_raw")
+        return other is not None and self._cenote_raw is other
+
+    def __hash__(self) -> int:
+        return self._cenote_hash
+
+    def __repr__(self) -> str:
+        raw, kind = self._cenote_raw, self._cenote_kind
+        what = f"{kind.__module__}.{kind.__qualname__}, over" if raw is None else repr(raw)
+        return f"<guard of {what}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a connection cannot be copied or pickled")
+
+
+def stand_in(link: Link, lease: Lease) -> Guard:
+    """A new guard of the link's connection."""
+    raw = link.raw
+    kind: type = type(raw)
+    guard = _guards_of(kind, type(link))()
+    put = object.__setattr__
+    put(guard, "_cenote_raw", raw)
+    put(guard, "_cenote_kind", kind)
+    put(guard, "_cenote_hash", hash(raw))
+    put(guard, "_cenote_lease", lease)
+    put(guard, "_cenote_label", lease.branch.label)
+    return guard
+
+
+def dismiss(guard: Any) -> None:
+    """Its block is over: whoever still has it reaches nothing by it."""
+    object.__setattr__(guard, "_cenote_lease", None)
+    object.__setattr__(guard, "_cenote_raw", None)
+
+
+def _checked(guard: Guard, name: str) -> Any:
+    lease = guard._cenote_lease
+    if lease is None or lease.ended or lease.task.done():
+        raise errors.connection_over(guard._cenote_label, name)
+    return guard._cenote_raw
+
+
+@lru_cache(maxsize=64)
+def _guards_of(kind: type, link: type[Link]) -> type[Guard]:
+    """The class of the guards for connections of this class."""
+    members: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
+    for base in reversed(kind.__mro__[:-1]):
+        for name, value in vars(base).items():
+            if name in OWN:
+                continue
+            if callable(value) and hasattr(type(value), "__get__") and not isinstance(value, type):
+                members[name] = _method(name, value, name in link.keeping)
+            else:
+                members.pop(name, None)
+    return type(kind.__name__, (Guard, *link.guard_bases), members)
+
+
+def _method(name: str, original: Callable[..., Any], keeping: bool) -> Callable[..., Any]:
+    """The same method of the guard. What a method that is `keeping` makes has the guard for its
+    connection, and so it ends with the guard."""
+
+    def bound(guard: Guard, raw: Any) -> Any:
+        method = getattr(raw, name)
+        return MethodType(method.__func__, guard) if keeping and ismethod(method) else method
+
+    if iscoroutinefunction(original):
+
+        @wraps(original)
+        async def call(self: Guard, /, *arguments: Any, **options: Any) -> Any:
+            raw = _checked(self, name)
+            result = await bound(self, raw)(*arguments, **options)
+            return self if result is raw else result
+
+    else:
+
+        @wraps(original)
+        def call(self: Guard, /, *arguments: Any, **options: Any) -> Any:
+            raw = _checked(self, name)
+            result = bound(self, raw)(*arguments, **options)
+            return self if result is raw else result
+
+    return call
