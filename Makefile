@@ -6,8 +6,8 @@ ARGS ?=
 
 help:
 	@echo 'make demo    run the demo'
-	@echo 'make test    run the tests (ARGS="-k name" goes to pytest)'
-	@echo 'make check   format, lint, types, tests'
+	@echo 'make test    run the tests, 5 to 8 minutes (ARGS="-k name" goes to pytest)'
+	@echo 'make check   format, lint, types, and the tests with the long ones'
 	@echo 'make matrix  the tests on every supported Python'
 	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 10 minutes'
 	@echo 'make sanitize  tests, fuzzing and chaos on a native core with the address, undefined and leak sanitizers'
@@ -33,11 +33,11 @@ check:
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m mypy
 	@scripts/servers.sh
-	@STRICT=1 scripts/suite.sh .venv/bin/python $(ARGS)
+	@scripts/suite.sh .venv/bin/python --exhibits $(ARGS)
 
 matrix:
 	@scripts/servers.sh
-	@STRICT=1 scripts/matrix.sh $(ARGS)
+	@scripts/matrix.sh $(ARGS)
 
 bench:
 	@scripts/venv.sh .venv '$(PYTHON)' bench

@@ -112,6 +112,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="virtual",
         help="the event loop of the async tests (default: virtual)",
     )
+    parser.addoption(
+        "--exhibits",
+        action="store_true",
+        help="run the long tests too, which are marked as exhibits",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -119,10 +124,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("real_time")
         if marker is not None and not marker.args:
             raise pytest.UsageError(f"{item.nodeid}: real_time must say why: real_time('...')")
+    unfit = set()
     if config.getoption("loop") != "virtual":
-        unfit = [item for item in items if item.get_closest_marker("virtual_time")]
-        items[:] = [item for item in items if item not in unfit]
-        config.hook.pytest_deselected(items=unfit)
+        unfit.add("virtual_time")
+    if not config.getoption("exhibits"):
+        unfit.add("exhibit")
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unfit)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 def pytest_collection_finish() -> None:

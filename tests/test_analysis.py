@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from cenote.sql.analysis import Analysis, analyse
 from cenote.sql.placeholders import MYSQL, POSTGRESQL, SQLITE, Dialect
 
+pytestmark = pytest.mark.once
+
 DIALECTS = [POSTGRESQL, MYSQL, SQLITE]
 
 TOUCHED = {

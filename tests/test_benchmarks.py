@@ -39,6 +39,8 @@ from benchmarks import (  # noqa: E402
 )
 from benchmarks.measure import QUICK, Goal, Part, Table, Versus  # noqa: E402
 
+pytestmark = pytest.mark.once
+
 TINY = replace(
     QUICK,
     rounds=1,

@@ -17,6 +17,7 @@ src/cenote/_core/native_parts.h:4:10: fatal error: Python.h: No such file or dir
 compilation terminated."""
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="this is no source tree"),
     pytest.mark.skipif(
         sys.implementation.name != "cpython" or sys.platform == "win32",

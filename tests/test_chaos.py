@@ -10,9 +10,12 @@ import chaos
 import poison
 from servers import MariaDBServer, PostgresServer, RedisServer
 
+pytestmark = pytest.mark.once
+
 SECONDS = 8
 
 
+@pytest.mark.exhibit
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "mysql"])
 def test_everything_breaks_and_both_ledgers_agree(driver: str) -> None:
     kind = MariaDBServer if driver == "mysql" else PostgresServer
@@ -34,6 +37,7 @@ def test_everything_breaks_and_both_ledgers_agree(driver: str) -> None:
     assert "committed" in done.stdout
 
 
+@pytest.mark.exhibit
 def test_a_dead_server_is_left_alone_by_the_breaker() -> None:
     pytest.importorskip("asyncpg")
     if reason := PostgresServer.missing():

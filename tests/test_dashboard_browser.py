@@ -10,6 +10,8 @@ from browsing import Browser, Program, launch, missing
 from cenote.extras.dashboard import asgi
 from support import Gate, Thing
 
+pytestmark = pytest.mark.once
+
 TOKEN = "sesame-open"
 
 

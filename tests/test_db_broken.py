@@ -34,7 +34,7 @@ from proxy import Proxy
 from servers import MariaDBServer, PostgresServer
 from support import Listener
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 PATIENCE = 4.0  # real seconds; less than psycopg waits for a server that does not answer
 

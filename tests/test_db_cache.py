@@ -11,7 +11,7 @@ import cenote
 from backends import Backend
 from proxy import Proxy
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 
 def only_link(db: Any) -> Any:

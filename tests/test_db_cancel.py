@@ -32,7 +32,7 @@ from faults import (
 )
 from proxy import Proxy
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 CANCELLATIONS = int(os.environ.get("CENOTE_CANCELLATIONS", "500"))
 SEED = 4711

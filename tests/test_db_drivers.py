@@ -11,7 +11,7 @@ import cenote
 from backends import Backend, eventually
 from servers import PASSWORD
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 MEMORY = "sqlite:///:memory:"
 only_sqlite = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)

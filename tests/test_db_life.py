@@ -22,7 +22,7 @@ import cenote
 from backends import WAIT, Backend, check_branch, eventually
 from held import Gate, branch_of, session, sessions_end
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 SOURCE = str(Path(cenote.__file__).parent.parent)
 

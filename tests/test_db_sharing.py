@@ -20,7 +20,7 @@ from cenote import TransactionClosedError, TransactionScopeWarning
 from faults import no_slot_is_lost, outcome, with_sqlite
 from held import ENDINGS, Gate, branch_of, leave
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 # -- child tasks --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from backends import WAIT, Backend, eventually
 from cenote import TransactionClosedError, TransactionScopeWarning
 from held import ENDINGS, branch_of, leave
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 TASKS = int(os.environ.get("CENOTE_TASKS", "20000"))
 

@@ -26,7 +26,7 @@ from proxy import Proxy
 from servers import PASSWORD, MariaDBServer, PostgresServer
 from support import recorded, start
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 WRONG = "wr0ng/pa:ss@é€"  # what must be encoded, and what is not Latin-1
 SQLITE = "sqlite:///:memory:"

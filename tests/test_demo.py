@@ -19,6 +19,8 @@ import cenote
 from cenote.demo import play, screen
 from cenote.observe import PoolEvent
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parent.parent
 SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install
 COMMAND = [sys.executable, "-m", "cenote"]

@@ -43,6 +43,8 @@ await db.execute("create table log (text text)")
 """
 ORDERS = """
 import asyncpg
+
+pytestmark = pytest.mark.once
 _ = await asyncpg.connect("postgresql://app:secret@localhost/shop")
 await _.execute("drop table if exists orders; create table orders (id int primary key, paid bool)")
 await _.execute("insert into orders values (1, false), (2, true)")

@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cenote
 from servers import RedisServer
+
+pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parent.parent
 SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 SOURCE = Path(__file__).parent.parent / "src" / "cenote"
 LONGEST = 600  # lines
 

@@ -10,6 +10,8 @@ import pytest
 
 import cenote
 
+pytestmark = pytest.mark.once
+
 PAGE = (Path(__file__).parent.parent / "docs" / "observability.md").read_text(encoding="utf-8")
 SOURCE = str(Path(cenote.__file__).parent.parent)
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -21,6 +21,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import draw_pictures  # noqa: E402
 from drawing import names_in  # noqa: E402
 
+pytestmark = pytest.mark.once
+
 MODULES = [  # the pure core first: what the native one keeps in C cannot be read
     front, parts, pure, breaker, caller, lifecycle, maintenance, runtime, waiting, work,
     binding, branch, driver, query, statement, transaction, url, cenote,

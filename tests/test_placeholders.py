@@ -24,6 +24,8 @@ from cenote.sql.placeholders import (
     tokens,
 )
 
+pytestmark = pytest.mark.once
+
 DIALECTS = [POSTGRESQL, MYSQL, SQLITE]
 DRIVERS: list[tuple[Dialect, Style]] = [
     (POSTGRESQL, "numeric"),

@@ -10,6 +10,8 @@ import pytest
 
 from proxy import Proxy
 
+pytestmark = pytest.mark.once
+
 TIMEOUT = 5.0  # real seconds in which something must happen
 SILENCE = 0.05  # real seconds in which nothing must happen
 

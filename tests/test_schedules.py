@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, settings
 import cenote
 from clock import VirtualLoop
 
+pytestmark = pytest.mark.own_loop
+
 SCHEDULES = 1_000  # for each scenario, and each core
 
 

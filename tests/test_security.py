@@ -13,7 +13,7 @@ import cenote
 from backends import Backend
 from servers import PASSWORD, MariaDBServer, PostgresServer
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 ATTACKS = [
     "'; drop table {table}; --",

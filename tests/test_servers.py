@@ -22,6 +22,8 @@ from servers import (
     Server,
 )
 
+pytestmark = pytest.mark.once
+
 T = TypeVar("T")
 
 

@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import soak
+
+pytestmark = pytest.mark.own_loop
 
 
 def test_mixed_cycles_leave_nothing_behind() -> None:
