@@ -21,7 +21,7 @@ from .hooks import is_async
 from .log import log, raise_later
 from .maintenance import Maintenance
 from .mask import explained
-from .observe import PoolEvent, Subscription, Totals, task_name
+from .observe import PoolEvent, Snapshot, Subscription, Totals, holdings, task_name
 from .options import Settings
 from .states import CircuitState, ClaimState, Phase
 from .work import Operation, Work
@@ -269,14 +269,27 @@ class Bound(Front[T], Generic[T]):
         front: Any = self
         due = max(self._time(), self._alarm_at)  # a timer may come a clock tick early
         self._alarm, self._alarm_at = None, inf
+        self._deadlines.expiring = True
         try:
             while (claim := front._expired(due)) is not None:
                 if claim.state is ClaimState.WAITING:
                     self._time_out(claim)
         finally:
+            self._deadlines.forget()
             when = front._next_deadline()
             if when is not None and when < self._alarm_at:
                 self._set_alarm(when)
+
+    def _snapshot(self) -> Snapshot:
+        """Who holds what now: one for all timeouts of a step, until something changes hands."""
+        core, deadlines = self._core, self._deadlines
+        version = core.acquired, core.released
+        snapshot: Snapshot | None = deadlines.shared
+        if snapshot is None or snapshot.version != version:
+            snapshot = Snapshot(version, holdings(core, self._time()))
+            if deadlines.expiring:
+                deadlines.shared = snapshot
+        return snapshot
 
     # -- events ----------------------------------------------------------------------------------
 

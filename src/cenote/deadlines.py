@@ -17,13 +17,15 @@ _numbers = count()
 class Deadlines:
     """A heap of entries; an entry that is taken out stays as a husk until half of them are."""
 
-    __slots__ = ("_entries", "_husks", "_timer", "_when")
+    __slots__ = ("_entries", "_husks", "_timer", "_when", "expiring", "shared")
 
     def __init__(self) -> None:
         self._entries: list[list[Any]] = []  # [deadline, number, what to call]
         self._husks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._when = 0.0  # loop time of the timer
+        self.expiring = False  # in the step in which deadlines pass,
+        self.shared: Any = None  # and what those who are called in it share
 
     def add(
         self, loop: asyncio.AbstractEventLoop, deadline: float, expire: Callable[[], None]
@@ -70,6 +72,7 @@ class Deadlines:
 
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
+        self.expiring = True
         due = max(loop.time(), self._when)  # a timer may come a clock tick early
         try:
             while self._entries and self._entries[0][0] <= due:
@@ -81,4 +84,9 @@ class Deadlines:
                 else:
                     expire()
         finally:
+            self.forget()
             self._set(loop)
+
+    def forget(self) -> None:
+        """The step is over."""
+        self.expiring, self.shared = False, None

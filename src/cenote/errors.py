@@ -112,23 +112,30 @@ def describe(holder: Holder[Any]) -> str:
     return f"task {holder.task!r} for {seconds(holder.seconds)}{where}{why}"
 
 
+def held_by(holders: Sequence[Holder[Any]]) -> str:
+    """The part of a message that names the longest holders; empty if there are none."""
+    if not holders:
+        return ""
+    shown = "; ".join(describe(holder) for holder in holders[:HOLDERS_SHOWN])
+    rest = len(holders) - HOLDERS_SHOWN
+    return f"; held by {masked(shown)}" + (f"; and {rest} more" if rest > 0 else "")
+
+
 def acquire_timeout(
     name: str | None,
     timeout: float,
     counts: tuple[int, int, int],
-    holders: Sequence[Holder[Any]],
+    holders: tuple[Holder[Any], ...],
+    held: str,
     *,
     circle: bool,
 ) -> AcquireTimeoutError:
+    """`held`: what `held_by` says of the holders."""
     active, idle, waiting = counts
     text = (
         f"{label(name)}: no resource within {seconds(timeout)} "
-        f"({active} active, {idle} idle, {waiting} waiting)"
+        f"({active} active, {idle} idle, {waiting} waiting){held}"
     )
-    if holders:
-        shown = "; ".join(describe(holder) for holder in holders[:HOLDERS_SHOWN])
-        rest = len(holders) - HOLDERS_SHOWN
-        text += f"; held by {masked(shown)}" + (f"; and {rest} more" if rest > 0 else "")
     if circle:
         text += (
             ". Deadlock: every resource is held by a task that itself waits for this pool. "

@@ -23,7 +23,7 @@ from .bound import Bound
 from .caller import poisons
 from .hooks import drop, is_awaitable
 from .log import log
-from .observe import holders_of, task_name
+from .observe import task_name
 from .states import CircuitState, ClaimState, Phase, SlotState
 from .waiting import Waiting
 from .work import DONE, Operation, Work
@@ -135,7 +135,7 @@ class Runtime(Bound[T]):
             self._name,
             timeout,
             (core.active, core.idle_count, core.waiting),
-            holders_of(core, self._time(), but=claim),
+            *self._snapshot().but(claim),
             circle=bool(core.circle(claim, True)),
         )
         if self._factory_failures != claim.waiting.failures:
