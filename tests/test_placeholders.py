@@ -1,6 +1,7 @@
 """Placeholders: the rules one by one, then texts whose conversion is known by construction."""
 
 import contextlib
+import re
 import sqlite3
 import time
 from collections import ChainMap, deque
@@ -21,6 +22,7 @@ from cenote.sql.placeholders import (
     Style,
     Template,
     compile_template,
+    describe_placeholders,
     tokens,
 )
 
@@ -382,9 +384,67 @@ def test_a_mismatch_names_what_is_missing_or_left_over(
     assert str(caught.value).removeprefix("the statement ") == message
 
 
-def test_without_placeholders_a_list_is_left_to_the_driver() -> None:
-    parameters = [1]
-    assert by_list("select 1").bind(parameters) is parameters
+@pytest.mark.parametrize(
+    ("dialect", "style", "text", "own"),
+    [
+        (POSTGRESQL, "numeric", "select 1", "$1"),
+        (POSTGRESQL, "numeric", "select %s", "$1"),
+        (POSTGRESQL, "numeric", "select '?', '$1'", "$1"),
+        (POSTGRESQL, "format", "select 1", "%s"),
+        (POSTGRESQL, "format", "select $1", "%s"),
+        (MYSQL, "format", "select 1", "%s"),
+        (SQLITE, "qmark", "select 1", "?1"),
+        (SQLITE, "qmark", "select '%s'", "?1"),
+    ],
+)
+def test_parameters_without_placeholders_are_refused(
+    dialect: Dialect, style: Style, text: str, own: str
+) -> None:
+    template = by_list(text, dialect, style)
+    assert template.bind([]) == []
+    for parameters, number in (([1], "1 parameter was"), ((1, 2), "2 parameters were")):
+        with pytest.raises(ValueError) as caught:
+            template.bind(parameters)
+        assert str(caught.value) == (
+            f"the statement has 0 placeholders (?), but {number} given; known are ? with a list, "
+            f":name with a mapping, and the driver's own {own}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [("? %s", "%s"), ("%s, ?", "%s"), (":a %(b)s", "%(b)s"), ("'%s' -- %s\n, %s, ?", "%s")],
+)
+def test_percent_signs_do_not_mix_with_others(text: str, own: str) -> None:
+    mapping = ":" in text
+    mixed = f"mixes {':name' if mapping else '?'} with {own}"
+    with pytest.raises(ValueError, match=re.escape(mixed)):
+        compile_template(text, POSTGRESQL, "format", mapping=mapping)
+
+
+@pytest.mark.parametrize(
+    "text", ["'%s' ?", "? -- %s", '"%s" ?', "a % s + ?", "a %self + ?", "$$%s$$ ?"]
+)
+def test_what_only_looks_like_a_percent_sign_is_no_mixture(text: str) -> None:
+    expected = text.replace("%", "%%").replace("?", "%s")
+    assert by_list(text, POSTGRESQL, "format").text == expected
+
+
+@pytest.mark.parametrize(
+    ("dialect", "style", "text", "expected"),
+    [
+        (POSTGRESQL, "numeric", "select 1, '?', x::int", ""),
+        (POSTGRESQL, "numeric", "? + ?", "2 placeholders (?)"),
+        (POSTGRESQL, "numeric", ":a + :b + :a", "2 placeholders (:a, :b)"),
+        (POSTGRESQL, "numeric", "$1 + $2 + $1 || '%s'", "2 placeholders ($1, $2)"),
+        (POSTGRESQL, "format", "%s + %s || '%s'", "2 placeholders (%s)"),
+        (POSTGRESQL, "format", "%(a)s", "1 placeholder (%(a)s)"),
+        (SQLITE, "qmark", "?1 + @b + x %s", "2 placeholders (?1, @b)"),
+        (SQLITE, "qmark", ":a :b :c :d :e :f", "6 placeholders (:a, :b, :c, :d, :e, ...)"),
+    ],
+)
+def test_placeholders_in_words(dialect: Dialect, style: Style, text: str, expected: str) -> None:
+    assert describe_placeholders(text, dialect, style) == expected
 
 
 def test_a_default_does_not_fill_in_for_a_missing_name() -> None:

@@ -461,7 +461,12 @@ def statement(method: F) -> F:
                     await database.rollback()
                     return 0
                 call = methodcaller(name, text, arguments)
-                return await lease.run_alone(call, query)
+                try:
+                    return await lease.run_alone(call, query)
+                except Exception as error:
+                    if parameters is None:
+                        query.note_missing(error)
+                    raise
         claim = branch.acquire()
         link: Link = await claim
         try:
@@ -470,6 +475,8 @@ def statement(method: F) -> F:
             if branch.driver.is_stale_plan(error) and not link.in_transaction:
                 return await branch.run_again(link, claim, name, query, parameters)
             branch.failed(link, claim, query, error)
+            if parameters is None:
+                query.note_missing(error)
             if last or not branch.driver.is_unsent(error):
                 raise
         else:

@@ -29,6 +29,7 @@ Kind = Literal[
 ]
 Token = tuple[Kind, int, int]  # kind, start, end
 
+SHOWN = 5  # names of placeholders in a message
 SYMBOLS = (":=", "(", ")", ";", ".", "=", "@")
 
 
@@ -139,6 +140,8 @@ def compile_template(text: str, dialect: Dialect, style: Style, *, mapping: bool
     found = _Found()
     if _WORTH_A_LOOK.search(text):
         found.look(text, dialect, style, mapping=mapping)
+    if found.converted and style == "format" and "%" in text:
+        found.own = found.own or next(_percent_marks(text, dialect), "")
     if found.converted and found.own:
         raise ValueError(
             f"the statement mixes {':name' if mapping else '?'} with {found.own}, the driver's own "
@@ -151,8 +154,23 @@ def compile_template(text: str, dialect: Dialect, style: Style, *, mapping: bool
         count=0 if mapping else len(found.converted),
         native=not found.converted,
         anything=not found.converted and found.leaves_to_driver(text, style, mapping=mapping),
-        hint=found.hint(mapping=mapping),
+        hint=found.hint(dialect, style, mapping=mapping),
     )
+
+
+def describe_placeholders(text: str, dialect: Dialect, style: Style) -> str:
+    """The placeholders of a text in words, such as "2 placeholders (:a, :b)"; "": it has none."""
+    found: list[str] = []  # each by its number: every ? and every %s is one
+    if _WORTH_A_LOOK.search(text):
+        kinds = ("mark", "named", "own")
+        found += (text[start:end] for kind, start, end in tokens(text, dialect) if kind in kinds)
+    if "%" in text and style != "numeric" and not dialect.numbered_marks:
+        found += _percent_marks(text, dialect)
+    names = dict.fromkeys(found)
+    number = len(names) + sum(found.count(each) - 1 for each in ("?", "%s") if each in names)
+    shown = [*names][:SHOWN]
+    more = ", ..." if len(names) > SHOWN else ""
+    return f"{_plural(number, 'placeholder')} ({', '.join(shown)}{more})" if found else ""
 
 
 def tokens(text: str, dialect: Dialect) -> Iterator[Token]:
@@ -226,19 +244,20 @@ class _Found:
 
     def leaves_to_driver(self, text: str, style: Style, *, mapping: bool) -> bool:
         """Whether the driver, not we, checks the parameters of a text that was not converted."""
-        if mapping:
-            if style == "format":
-                return "%(" in text
-            return style == "qmark" and self.own_name
-        return not self.named or bool(self.own) or (style == "format" and "%s" in text)
+        if style == "format":
+            return bool((_BY_NAME if mapping else _BY_PLACE).search(text))
+        return style == "qmark" and self.own_name if mapping else bool(self.own)
 
-    def hint(self, *, mapping: bool) -> str:
+    def hint(self, dialect: Dialect, style: Style, *, mapping: bool) -> str:
         if mapping:
             listed = self.marks and not self.named
             return "; the placeholder ? takes a list: pass a list" if listed else ""
         if self.named:
             return "; the placeholder :name takes a mapping: pass a mapping"
-        return " (?? is a literal question mark)" if self.marks else ""
+        if self.marks:
+            return " (?? is a literal question mark)"
+        own = "?1" if dialect.numbered_marks else "$1" if style == "numeric" else "%s"
+        return f"; known are ? with a list, :name with a mapping, and the driver's own {own}"
 
     def _replace(self, text: str, start: int, end: int, style: Style, number: int) -> None:
         self.parts += (text[self.rest : start], _replacement(text, start, end, style, number))
@@ -255,6 +274,16 @@ def _replacement(text: str, start: int, end: int, style: Style, number: int) -> 
     if end < len(text) and text[end] not in _APART:
         mark = f"{mark} "
     return mark
+
+
+def _percent_marks(text: str, dialect: Dialect) -> Iterator[str]:
+    """Every %s and %(name)s that is not quoted."""
+    rest = 0
+    for kind, start, end in tokens(text, dialect):
+        if kind in ("string", "name", "comment"):
+            yield from (found[0] for found in _PERCENT.finditer(text, rest, start))
+            rest = end
+    yield from (found[0] for found in _PERCENT.finditer(text, rest))
 
 
 def _as_tuple(parameters: Any) -> tuple[Any, ...]:
@@ -277,6 +306,11 @@ def _listed(names: Sequence[object]) -> str:
 _LETTER = r"A-Za-z_\x80-\U0010ffff"
 _APART = frozenset(re.findall(rf"[^{_LETTER}0-9$]", "".join(map(chr, range(128)))))
 _WORTH_A_LOOK = re.compile(r"[?:@$#]")
+
+# psycopg also knows %b and %t, and looks for all of them in quotes, too.
+_BY_PLACE = re.compile(r"%[sbt]")
+_BY_NAME = re.compile(r"%\([^)]*\)[sbt]")
+_PERCENT = re.compile(r"%(?:\(\w+\))?s(?!\w)")
 
 # Every piece below matches wherever its first characters do: nothing is tried twice.
 _PLAIN = r"'[^']*(?:'|\Z)"

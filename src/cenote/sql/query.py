@@ -8,6 +8,7 @@ from typing import Any
 
 from .analysis import analyse
 from .driver import Arguments, Driver
+from .notes import note_missing
 from .placeholders import Template, compile_template
 
 REMEMBERED = 2048  # texts for each database
@@ -53,6 +54,16 @@ class Query:
     def _compile(self, *, mapping: bool) -> Template:
         driver = self._driver
         return compile_template(self.text, driver.dialect, driver.style, mapping=mapping)
+
+    def note_missing(self, error: BaseException) -> None:
+        """Of an error of this text, which was sent without parameters."""
+        driver = self._driver
+        if not driver.is_disconnect(error):
+            note_missing(error, self.text, driver.dialect, driver.style)
+
+    def nothing(self) -> Any:
+        """No parameters, of the kind that the placeholders of the text take."""
+        return {} if self.template({}).names else ()
 
     def __repr__(self) -> str:
         text = " ".join(self.text.split())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..errors import PoolError, transaction_over
 from .binding import Lease, Pin
 from .driver import Arguments, Link, Prepared
+from .notes import note_operator
 from .query import Query
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Statement:
     def iterate(self, parameters: Any = None) -> Stream:
         """An async iterator over the rows; it has `aclose()`."""
         self._prepared()
-        text, arguments = self._query.bind(parameters)
+        text, arguments = self._bound(parameters)
         return Stream(self._lease.branch.database, self._query, text, arguments)
 
     async def close(self) -> None:
@@ -107,12 +108,22 @@ class Statement:
     async def _run(self, name: str, parameters: Any) -> Any:
         arguments = self._bind(parameters)
         prepared = self._prepared()
-        return await self._lease.run(
-            lambda link: getattr(prepared, name)(arguments), self._query, pin=self._pin
-        )
+        try:
+            return await self._lease.run(
+                lambda link: getattr(prepared, name)(arguments), self._query, pin=self._pin
+            )
+        except Exception as error:
+            if arguments:
+                note_operator(error)
+            raise
 
     def _bind(self, parameters: Any) -> Arguments:
-        return self._query.bind(parameters)[1]
+        return self._bound(parameters)[1]
+
+    def _bound(self, parameters: Any) -> tuple[str, Arguments]:
+        """The text was converted when it was prepared, so that it has placeholders to count."""
+        query = self._query
+        return query.bind(query.nothing() if parameters is None else parameters)
 
     def _prepared(self) -> Prepared:
         lease = self._lease
@@ -133,7 +144,13 @@ async def prepare(lease: Lease, query: Query, transaction: Transaction | None = 
         """Pinned in the very step in which it is prepared."""
         named = query.template({})
         template = named if named.names else query.template(())
-        pin = Pin(f"statement is open ({query!r})", await link.prepare(template, query.text))
+        try:
+            prepared = await link.prepare(template, query.text)
+        except Exception as error:
+            if template.count:
+                note_operator(error)
+            raise
+        pin = Pin(f"statement is open ({query!r})", prepared)
         lease.pins[pin] = None
         return Statement(lease, pin, query)
 
@@ -235,8 +252,10 @@ class Stream:
         branch, query = self._database._branch(), self._query
         try:
             self._pin = await branch.watched(query.keyword, query.text, self._open_on(branch))
-        except BaseException:
+        except BaseException as error:
             self._over = True
+            if self._arguments is None:
+                query.note_missing(error)
             raise
 
     async def _open_on(self, branch: Branch) -> Pin:

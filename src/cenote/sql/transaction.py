@@ -325,9 +325,14 @@ class Transaction:
     async def _run(self, name: str, sql: str, parameters: Any) -> Any:
         query = self._database._query(sql)
         text, arguments = query.bind(parameters)
-        return await self._open_lease().run(
-            lambda link: getattr(link, name)(text, arguments), query, transaction=self
-        )
+        try:
+            return await self._open_lease().run(
+                lambda link: getattr(link, name)(text, arguments), query, transaction=self
+            )
+        except Exception as error:
+            if parameters is None:
+                query.note_missing(error)
+            raise
 
     def _open_lease(self) -> Lease:
         lease = self._lease
