@@ -45,6 +45,12 @@ TOUCHED = {
         ("explain (analyze, costs off) execute p", "EXECUTE"),
         ("declare c cursor with hold for select 1", "DECLARE WITH HOLD"),
         ("load 'auto_explain'", "LOAD"),
+        ("update pg_settings set setting = '1' where name = 'x'", "UPDATE pg_settings"),
+        ('UPDATE pg_catalog."pg_settings" SET setting = $1', "UPDATE pg_settings"),
+        ('select U&"set\\005fconfig"(a, b, false)', "u&()"),
+        # With standard_conforming_strings = off these have a second statement.
+        (r"select '\''; set work_mem = '3MB'; select '\''", "SET"),
+        (r"select '\'; select set_config(a, b, false); select '", "set_config()"),
         ("call p()", "CALL"),
         ("do $$ begin end $$", "DO"),
         ("discard all", "DISCARD"),
@@ -412,6 +418,57 @@ def test_the_first_keyword_and_the_number_of_statements(
 )
 def test_semicolons_that_end_no_statement(dialect: Dialect, text: str, statements: int) -> None:
     assert analyse(text, dialect).statements == statements
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select pg_replication_origin_session_is_setup()",
+        "select pg_replication_origin_session_progress(true)",
+        "select * from pg_settings",
+        'select U&"d\\0061t\\+000061" from t',
+        r"select 'C:\\temp\\'",
+        r"select E'\'; set x = 1; select \''",
+    ],
+)
+def test_what_only_looks_like_it_on_postgresql(text: str) -> None:
+    assert analyse(text, POSTGRESQL).touches is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select dblink_connect('a', 'dbname=x')",
+        "select set_config('a', 'b', false), dblink_connect_u($1)",
+        "set x = 1; load 'auto_explain'",
+        "select pg_replication_origin_session_setup('a')",
+    ],
+)
+def test_what_no_reset_undoes(text: str) -> None:
+    found = analyse(text, POSTGRESQL)
+    assert found.lasting
+    assert found.touches not in (None, "SET", "set_config()")
+    assert not analyse(text.replace("connect", "get_result"), MYSQL).lasting
+
+
+def test_what_throws_plans_away() -> None:
+    for text in ("discard all", "DEALLOCATE all", "set x = 1; discard plans"):
+        assert analyse(text, POSTGRESQL).replans
+    for text in ("set x = 1", "select 1", "prepare p as select 1"):
+        assert not analyse(text, POSTGRESQL).replans
+
+
+def test_a_byte_order_mark_is_white_space_for_sqlite() -> None:
+    assert analyse("\ufeffpragma query_only = 1", SQLITE).touches == "PRAGMA query_only"
+    assert analyse("\ufeff create temp table t (a)", SQLITE).touches == "CREATE TEMPORARY"
+    assert analyse("\ufeffcommit", SQLITE).control == "commit"
+    assert analyse("select 1 as a\ufeff", SQLITE).keyword == "SELECT"
+
+
+def test_reading_the_schema_of_temporary_tables() -> None:
+    assert analyse("select * from temp.sqlite_master", SQLITE).touches is None
+    assert analyse("select * from temp.sqlite_schema, temp.t", SQLITE).touches == "temp"
+    assert analyse("delete from temp.sqlite_master", SQLITE).touches == "temp"
 
 
 def test_an_unknown_dialect_has_the_rules_of_postgresql() -> None:

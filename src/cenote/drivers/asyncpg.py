@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from itertools import count as counter
+from time import monotonic
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -24,13 +26,14 @@ from ..sql.placeholders import POSTGRESQL, Dialect, Style, Template
 from ..sql.url import Secret
 from .postgresql import (
     CAPABILITIES,
-    GONE,
     RESET,
     affected,
     begin_statement,
     has_cursor,
     is_demotion,
-    is_stale,
+    is_final,
+    is_refusal,
+    keeps,
     seconds,
     server_options,
 )
@@ -39,6 +42,7 @@ from .wire import Wire, hang_up
 try:
     import asyncpg
     from asyncpg import connect_utils
+    from asyncpg.cursor import CursorFactory
 except ImportError:
     raise missing("asyncpg", "postgresql") from None
 
@@ -51,19 +55,25 @@ OTHERS = ("host", "port", "dbname", "application_name", "options", "client_encod
           "connect_timeout", "command_timeout", "target_session_attrs")  # fmt: skip
 
 
-UNFIT = "invalid input for query argument"
+# An argument that does not fit the type of its parameter, found before anything is sent: of a
+# series only in its first element.
+UNFIT = re.compile(
+    r"invalid input for query argument \$\d+(?: in element #0 of executemany\(\) sequence)?:"
+)
 
 _numbers = counter(1)
 
 
 class Connection(asyncpg.Connection):  # type: ignore[misc]
-    """An asyncpg connection that knows what a thorough reset is."""
+    """An asyncpg connection that knows what a thorough reset is, what may be kept prepared, and
+    what may be run again."""
 
-    __slots__ = ("codecs",)
+    __slots__ = ("codecs", "plans")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.codecs = False  # set by its user: they outlast every reset
+        self.plans = 0  # counted up when they are forgotten
 
     def get_reset_query(self) -> str:
         return RESET
@@ -76,16 +86,68 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
         self.codecs = True
         return await super().set_builtin_type_codec(*arguments, **options)
 
+    async def _do_execute(
+        self,
+        query: str,
+        executor: Callable[[Any, float | None], Any],
+        timeout: float | None,
+        retry: bool = True,
+        *,
+        ignore_custom_codec: bool = False,
+        record_class: Any = None,
+    ) -> tuple[Any, Any]:
+        """Everything but explicit statements and cursors comes along here. asyncpg itself would
+        run a statement again that was not kept, and one whose function has failed."""
+        key = (query, record_class or self._protocol.get_record_class(), ignore_custom_codec)
+        statement = self._stmt_cache.get(key)
+        kept = statement is not None
+        if not kept:
+            begun = monotonic()
+            statement = await self._get_statement(
+                query, timeout, use_cache=keeps(query),
+                ignore_custom_codec=ignore_custom_codec, record_class=record_class,
+            )  # fmt: skip
+            if timeout is not None:
+                timeout -= monotonic() - begun
+        try:
+            return await executor(statement, timeout), statement
+        except asyncpg.OutdatedSchemaCacheError:
+            await self.reload_schema_state()
+            raise
+        except Exception as error:
+            if not kept or not self.refused(error) or self._protocol.is_in_transaction():
+                raise
+        statement = await self._get_statement(
+            query, timeout, ignore_custom_codec=ignore_custom_codec, record_class=record_class
+        )
+        return await executor(statement, timeout), statement
+
+    def refused(self, error: Exception) -> bool:
+        """Of a statement that was kept: whether its plan was refused, and nothing of it executed.
+        Then all plans are forgotten."""
+        if type(error) is asyncpg.DataError:
+            refused = UNFIT.match(str(error)) is not None
+        else:
+            refused = isinstance(error, asyncpg.PostgresError) and is_refusal(
+                error.sqlstate, error.server_source_function, error.context, error.position
+            )
+        if refused:
+            self.forget_plans()
+        return refused
+
+    def forget_plans(self) -> None:
+        self.plans += 1
+        self._drop_local_statement_cache()
+
 
 class AsyncpgLink(Link):
-    __slots__ = ("_place", "_wire", "plans")
+    __slots__ = ("_place", "_wire")
 
     guard_bases: ClassVar[tuple[type, ...]] = (asyncpg.connection._ConnectionProxy,)
     raw: Any
 
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
-        self.plans = 0  # counted up when they go stale
         self._place = {  # of its session, to stop what runs there
             "loop": raw._loop,
             "addr": raw._addr,
@@ -125,12 +187,27 @@ class AsyncpgLink(Link):
         if own:
             await self.raw.execute("BEGIN")
         try:
-            cursor = await self.raw.cursor(text, *(arguments or ()))
+            cursor = await self._open_cursor(text, arguments or (), own=own)
         except Exception:
             if own and self.in_transaction and not self.looks_dead():
                 await self.rollback()
             raise
         return AsyncpgSource(self, cursor, own)
+
+    async def _open_cursor(self, text: str, arguments: Any, *, own: bool) -> Any:
+        """A portal: bound, and nothing of it executed. `own`: so is the transaction."""
+        raw = self.raw
+        kept = raw._stmt_cache.has((text, raw._protocol.get_record_class(), False))
+        statement = await raw._get_statement(text, None, named=True, use_cache=keeps(text))
+        try:
+            return await CursorFactory(raw, text, statement, arguments, None, None, None)
+        except Exception as error:
+            if not (kept and isinstance(raw, Connection) and raw.refused(error) and own):
+                raise
+        await self.rollback()
+        await raw.execute("BEGIN")
+        statement = await raw._get_statement(text, None, named=True)
+        return await CursorFactory(raw, text, statement, arguments, None, None, None)
 
     async def _hold(self, text: str, arguments: Arguments) -> Source:
         name = f"cenote_{next(_numbers)}"
@@ -188,9 +265,14 @@ class AsyncpgLink(Link):
             return False
         raw = self.raw
         raw._top_xact = None  # its transaction was rolled back
+        raw._listeners.clear()
+        raw._log_listeners.clear()
         raw._query_loggers.clear()
         raw._termination_listeners.clear()
-        await raw.reset()
+        answer: str = await raw.execute(RESET)
+        if self.replans or int(answer.removeprefix("SELECT ")) < len(raw._stmt_cache):
+            raw.forget_plans()  # by whatever way, somebody may have thrown them away
+        self.replans = False
         return True
 
     async def prepare(self, template: Template, text: str) -> Prepared:
@@ -203,8 +285,10 @@ class AsyncpgLink(Link):
             self.raw._pool_release_ctr += 1
 
     def forget_plans(self) -> None:
-        self.plans += 1
-        self.raw._drop_local_statement_cache()
+        if isinstance(self.raw, Connection):
+            self.raw.forget_plans()
+        else:
+            self.raw._drop_local_statement_cache()
 
 
 class AsyncpgPrepared(Prepared):
@@ -214,33 +298,44 @@ class AsyncpgPrepared(Prepared):
 
     def __init__(self, link: AsyncpgLink, text: str) -> None:
         super().__init__(link, text)
-        self.plans = 0  # of the link, when it was prepared
+        self.plans = 0  # of the connection, when it was prepared
         self.statement: Any = None
 
     async def ready(self) -> Any:
-        """Prepared, and not before the plans of the link went stale."""
-        link = self.link
-        if self.statement is None or self.plans != link.plans:
-            self.plans = link.plans
-            self.statement = await link.raw.prepare(self.text)
+        """Prepared, and not before the plans of the connection were forgotten."""
+        raw = self.link.raw
+        plans = getattr(raw, "plans", 0)  # a class of the user's does not count them
+        if self.statement is None or self.plans != plans:
+            self.plans = plans
+            self.statement = await raw.prepare(self.text)
         return self.statement
 
+    async def _run(self, method: str, *arguments: Any) -> Any:
+        raw = self.link.raw
+        before, statement = self.statement, await self.ready()
+        try:
+            return await getattr(statement, method)(*arguments)
+        except Exception as error:
+            kept = before is statement and keeps(self.text) and isinstance(raw, Connection)
+            if not (kept and raw.refused(error)) or self.link.in_transaction:
+                raise
+        return await getattr(await self.ready(), method)(*arguments)
+
     async def execute(self, arguments: Arguments) -> int:
-        statement = await self.ready()
-        await statement.fetch(*(arguments or ()))
-        return affected(statement.get_statusmsg())
+        await self._run("fetch", *(arguments or ()))
+        return affected(self.statement.get_statusmsg())
 
-    async def fetch_all(self, arguments: Arguments) -> Any:
-        return await (await self.ready()).fetch(*(arguments or ()))
+    def fetch_all(self, arguments: Arguments) -> Any:
+        return self._run("fetch", *(arguments or ()))
 
-    async def fetch_one(self, arguments: Arguments) -> Any:
-        return await (await self.ready()).fetchrow(*(arguments or ()))
+    def fetch_one(self, arguments: Arguments) -> Any:
+        return self._run("fetchrow", *(arguments or ()))
 
-    async def fetch_val(self, arguments: Arguments) -> Any:
-        return await (await self.ready()).fetchval(*(arguments or ()))
+    def fetch_val(self, arguments: Arguments) -> Any:
+        return self._run("fetchval", *(arguments or ()))
 
     async def execute_many(self, arguments: Sequence[Any]) -> None:
-        await (await self.ready()).executemany(arguments)
+        await self._run("executemany", arguments)
 
     async def close(self) -> None:
         self.statement = None  # asyncpg keeps it in its cache, or closes it with the next message
@@ -329,14 +424,12 @@ class AsyncpgDriver(Driver):
         return AsyncpgLink(await asyncpg.connect(**arguments))
 
     def is_disconnect(self, error: BaseException) -> bool:
-        if isinstance(error, asyncpg.PostgresConnectionError | OSError):
-            return True
-        if isinstance(error, asyncpg.InternalClientError):
-            return True  # out of step with the server
         if isinstance(error, asyncpg.PostgresError):
-            # admin shutdown, crash shutdown, cannot connect now, idle timeouts
-            return error.sqlstate in GONE
-        return isinstance(error, asyncpg.InterfaceError) and "closed" in str(error)
+            severity = error.severity_en or error.severity
+            if severity is not None:
+                return is_final(severity)
+            return isinstance(error, asyncpg.PostgresConnectionError)  # made by asyncpg itself
+        return isinstance(error, OSError) or self.is_unsent(error)
 
     def is_unsent(self, error: BaseException) -> bool:
         if isinstance(error, asyncpg.InternalClientError):
@@ -348,15 +441,6 @@ class AsyncpgDriver(Driver):
 
     def is_demoted(self, error: BaseException) -> bool:
         return is_demotion(getattr(error, "sqlstate", None))
-
-    def is_stale_plan(self, error: BaseException) -> bool:
-        # InvalidCachedStatementError: asyncpg tries again by itself, but not for explicit ones.
-        # An argument that does not fit: the type of the column may have changed.
-        return (
-            isinstance(error, asyncpg.InvalidCachedStatementError)
-            or (type(error) is asyncpg.DataError and str(error).startswith(UNFIT))
-            or is_stale(getattr(error, "sqlstate", None), str(error))
-        )
 
 
 driver = AsyncpgDriver

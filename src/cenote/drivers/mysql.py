@@ -51,7 +51,6 @@ GONE = frozenset({1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 11
 # transaction is rolled back. Whatever else ends one has committed it.
 ROLLED_BACK = frozenset({1213, 1206, 1205, 1020, 1614})
 DEMOTED = frozenset({1290, 1836})
-STALE_PLAN = 1615
 UNSUPPORTED = 1295  # as a prepared statement, or in bulk
 
 BATCH = 1_000_000  # bytes, about, of what execute_many() sends at once
@@ -464,9 +463,6 @@ class MysqlDriver(Driver):
             and code(error) in DEMOTED
             and "read" in str(error).lower()
         )
-
-    def is_stale_plan(self, error: BaseException) -> bool:
-        return isinstance(error, errors.MySQLError) and code(error) == STALE_PLAN
 
 
 def role_name(role: str | None) -> str:

@@ -22,7 +22,7 @@ CAPABILITIES = frozenset(
 )
 
 # One message. Not DISCARD ALL, which would also drop the statements that the driver keeps ready:
-# of those only what was prepared by SQL goes.
+# of those only what was prepared by SQL goes. The last answer says how many of them are left.
 RESET = """
 SET SESSION AUTHORIZATION DEFAULT;
 RESET ROLE;
@@ -40,6 +40,10 @@ BEGIN
         EXECUTE 'DEALLOCATE ' || pg_catalog.quote_ident(statement.name);
     END LOOP;
 END $cenote$;
+SELECT pg_catalog.setseed(
+    pg_catalog.hashtext(pg_catalog.gen_random_uuid()::pg_catalog.text) / 2147483648.0
+);
+SELECT FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql;
 """
 
 
@@ -114,14 +118,52 @@ def affected(status: str | None) -> int:
     return 0
 
 
-def is_stale(sqlstate: object, message: str) -> bool:
-    """Whether a statement that was prepared before is not there any more, returns other columns,
-    or takes other types than it did; if it was not prepared before, trying again is harmless."""
-    return sqlstate in STALE or (sqlstate == "0A000" and "cached plan" in message)
+def keeps(text: str) -> bool:
+    """Whether a prepared statement is kept for this text: only one that the server plans. What is
+    kept may be run again after its plan was refused, so that CALL, DO and their like are not; nor
+    is a text with a literal such as 'now' or '01/02/03', whose value is worked out when the text
+    is prepared, by the clock, the date style and the time zone of that moment."""
+    return PLANNED.match(text) is not None and FROZEN.search(text) is None
 
 
-# invalid_sql_statement_name, datatype_mismatch, undefined_function (or operator)
-STALE = frozenset({"26000", "42804", "42883"})
+PLANNED = re.compile(
+    r"(?:[\s(]|--[^\r\n]*+|/\*(?:(?!/\*|\*/).)*+\*/)*+"
+    r"(?:select|insert|update|delete|merge|values|table|with)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+FROZEN = re.compile(
+    r"'[^']*(?:\b(?:now|today|tomorrow|yesterday)\b|\d[-/:]\d"
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\W*\d)[^']*'"
+    r"|\$(?:[a-z_]\w*)?\$",  # in dollar quotes nobody looks
+    re.IGNORECASE,
+)
+
+
+def is_refusal(
+    sqlstate: str | None, function: str | None, context: str | None, position: object
+) -> bool:
+    """Whether the server refused a kept statement before it executed anything: the statement is
+    not there any more, returns other columns, or takes other types than it did. `context` is set
+    where a function that it called has failed; the analysis of a statement, and nothing that is
+    executed, gives the `position` in its text."""
+    if context and not context.startswith(PORTAL):
+        return False
+    if sqlstate in REFUSING:
+        return function == REFUSING[sqlstate]
+    return sqlstate in RETYPED and position is not None
+
+
+PORTAL = ("unnamed portal", 'portal "')  # with log_parameter_max_length_on_error
+# By the function of the server that says so: feature_not_supported (a cached plan must not change
+# its result type), invalid_sql_statement_name.
+REFUSING = {"0A000": "RevalidateCachedQuery", "26000": "FetchPreparedStatement"}
+RETYPED = frozenset({"42804", "42883"})  # datatype_mismatch, undefined_function (or operator)
+
+
+def is_final(severity: str | None) -> bool:
+    """Of an error that the server sent: whether it ends the session. Its SQLSTATE does not tell:
+    dblink gives those of another connection, and RAISE any."""
+    return severity in ("FATAL", "PANIC")
 
 
 def has_cursor(keyword: str, text: str) -> bool:
@@ -132,7 +174,3 @@ def has_cursor(keyword: str, text: str) -> bool:
 CURSORS = frozenset({"SELECT", "VALUES", "TABLE", "WITH"})
 MODIFYING = re.compile(r"\b(insert|update|delete|merge)\b", re.IGNORECASE)
 CHANGING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "COPY", "MOVE"})
-
-# The server has closed, or closes, the connection: admin shutdown, crash, cannot connect now,
-# database dropped, idle timeouts.
-GONE = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"})

@@ -26,13 +26,14 @@ from ..sql.rows import row_type
 from ..sql.url import Secret
 from .postgresql import (
     CAPABILITIES,
-    GONE,
     RESET,
     affected,
     begin_statement,
     has_cursor,
     is_demotion,
-    is_stale,
+    is_final,
+    is_refusal,
+    keeps,
     seconds,
     server_options,
 )
@@ -40,6 +41,7 @@ from .wire import Wire
 
 try:
     import psycopg
+    from psycopg._preparing import Prepare, PrepareManager
     from psycopg.adapt import AdaptersMap
     from psycopg.pq import Conninfo, ConnStatus, ExecStatus, TransactionStatus
     from psycopg.rows import no_result, tuple_row
@@ -58,6 +60,21 @@ MADE_BY_CONNECT = ("row_factory", "cursor_factory", "server_cursor_factory", "pr
 # What a generator of psycopg waits for, and what it is told.
 TO_READ, TO_WRITE = Wait.R.value, Wait.W.value
 READABLE, WRITABLE = Ready.R.value, Ready.W.value
+
+# What psycopg itself has prepared, and nothing of what its user has.
+DEALLOCATE_OURS = b"""
+DO $cenote$
+DECLARE statement record;
+BEGIN
+    FOR statement IN SELECT name FROM pg_catalog.pg_prepared_statements WHERE NOT from_sql LOOP
+        EXECUTE 'DEALLOCATE ' || pg_catalog.quote_ident(statement.name);
+    END LOOP;
+END $cenote$
+"""
+USE_COPY = (
+    "COPY from and to the client needs the driver's own means: "
+    "async with db.connection() as c, c.cursor() as cursor, cursor.copy(...)."
+)
 
 _numbers = counter(1)
 
@@ -126,8 +143,41 @@ class Connection(psycopg.AsyncConnection[Any]):
             raise
 
 
+class Keeper(PrepareManager):
+    """Which statements psycopg keeps prepared on a connection."""
+
+    def __init__(self, made: PrepareManager) -> None:
+        super().__init__()
+        self.prepare_threshold = made.prepare_threshold
+        self.prepared_max = made.prepared_max
+        self.missed = False  # of the statements since this was last set, one was not kept before
+        self.guests = False  # statements of the user's own may be prepared on the server
+
+    def get(self, query: Any, prepare: bool | None = None) -> tuple[Prepare, bytes]:
+        name = self._names.get(self.key(query))
+        if name is not None and prepare is not False:
+            return Prepare.YES, name
+        self.missed = True
+        if not keeps(query.query.decode("latin-1")):
+            return Prepare.NO, b""
+        return super().get(query, prepare)
+
+    def maybe_add_to_cache(self, query: Any, prep: Prepare, name: bytes) -> Any:
+        key = super().maybe_add_to_cache(query, prep, name)
+        # psycopg looks at the answer to ROLLBACK, DISCARD ALL and their like only the first time.
+        return self.key(query) if prep is Prepare.NO else key
+
+    def maintain_gen(self, conn: Any) -> Any:
+        while self._to_flush:
+            name = self._to_flush.popleft()
+            if name is None and self.guests:
+                yield from conn._exec_command(DEALLOCATE_OURS)
+            else:
+                yield from conn._deallocate(name)
+
+
 class PsycopgLink(Link):
-    __slots__ = ("_context", "_made", "_wire")
+    __slots__ = ("_context", "_keeper", "_made", "_wire")
 
     keeping: ClassVar[frozenset[str]] = frozenset(
         {"cursor", "execute", "notifies", "pipeline", "transaction"}
@@ -136,6 +186,7 @@ class PsycopgLink(Link):
 
     def __init__(self, raw: Any, context: Any) -> None:
         super().__init__(raw)
+        self._keeper = raw._prepared = Keeper(raw._prepared)
         self._context = context  # of adapters; given to connect(), or None
         self._made = {name: getattr(raw, name) for name in MADE_BY_CONNECT}
         self._wire = Wire(raw.pgconn.socket)
@@ -169,22 +220,51 @@ class PsycopgLink(Link):
         if prepare is None and arguments is None and ";" in text.rstrip("; \r\n\t"):
             prepare = False  # perhaps several statements, which cannot be prepared
         raw = self.raw
+        keeper = self._keeper
         cursor: Any = raw.cursor(row_factory=rows)
         async with raw.lock:
-            if raw._prepared._to_flush:
+            if keeper._to_flush:
                 await self._flush()
+            keeper.missed = False
+            try:
+                steps = cursor._execute_gen(text, arguments, prepare=prepare)
+                await ride(steps, raw.pgconn.socket)
+                return cursor
+            except psycopg.Error as error:
+                self._look_for_copy(error)
+                if keeper.missed or not self._refused(error) or self.in_transaction:
+                    raise
+            await self._flush()
             steps = cursor._execute_gen(text, arguments, prepare=prepare)
             await ride(steps, raw.pgconn.socket)
         return cursor
+
+    def _refused(self, error: Exception) -> bool:
+        """Of a statement that was kept: whether its plan was refused, and nothing of it executed.
+        Then all plans are forgotten."""
+        if not isinstance(error, psycopg.Error):
+            return False
+        diag = error.diag
+        refused = is_refusal(
+            diag.sqlstate, diag.source_function, diag.context, diag.statement_position
+        )
+        if refused:
+            self.forget_plans()
+        return refused
+
+    def _look_for_copy(self, error: psycopg.Error) -> None:
+        """The server waits for rows, or sends them: nothing else can be done on this link."""
+        if self.raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            self.stuck = True
+            error.add_note(USE_COPY)
 
     async def _flush(self) -> None:
         """Drop on the server what forget_plans() has forgotten. psycopg itself would do it after
         the next statement, and drop what that one has prepared."""
         pgconn = self.raw.pgconn
-        if (
-            self.raw._prepared._to_flush and pgconn.transaction_status != TransactionStatus.INERROR
-        ):  # there only its end can run
-            await ride(self.raw._prepared.maintain_gen(self.raw), pgconn.socket)
+        if self._keeper._to_flush and pgconn.transaction_status != TransactionStatus.INERROR:
+            # there only its end can run
+            await ride(self._keeper.maintain_gen(self.raw), pgconn.socket)
 
     async def _command(self, text: str) -> bytes | None:
         """Without arguments and rows; what the server answered."""
@@ -210,11 +290,34 @@ class PsycopgLink(Link):
             raw.hurried = False
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
+        again = not self.in_transaction
+        if await self._run_many(text, arguments, again=again):
+            await self._run_many(text, arguments, again=False)
+
+    async def _run_many(self, text: str, arguments: Sequence[Any], *, again: bool) -> bool:
+        """True: its plan was refused at the first element, so that it may be run `again`."""
         cursor = self.raw.cursor()
         statement: Any = text
+        refused = False
+
+        async def series() -> None:
+            nonlocal refused
+            self._keeper.missed = False
+            try:
+                await self.hurry(cursor.executemany(statement, arguments))
+            except psycopg.Error as error:
+                kept = not self._keeper.missed and cursor.statusmessage is None
+                refused = kept and self._refused(error)
+                raise
+
         async with self.raw.lock:
             await self._flush()
-        await self.atomically(lambda: self.hurry(cursor.executemany(statement, arguments)))
+        try:
+            await self.atomically(series)
+        except psycopg.Error:
+            if not (refused and again):
+                raise
+        return refused
 
     async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
         if not has_cursor(keyword, text):
@@ -280,12 +383,22 @@ class PsycopgLink(Link):
         for name, value in self._made.items():
             setattr(raw, name, value)
         raw._adapters = None if self._context is None else AdaptersMap(self._context.adapters)
-        await self._run(RESET, None, prepare=False)
+        answer = await self._run(RESET, None, prepare=False)
         raw._notifies_backlog = deque()  # also what came with the answer
+        if self.replans or answer._results[-1].ntuples < len(self._keeper._names):
+            self.forget_plans()  # by whatever way, somebody may have thrown them away
+        self.replans = self._keeper.guests = False
         return True
 
+    def touch(self, reason: str, *, lasting: bool = False, replans: bool = False) -> None:
+        self._keeper.guests = True
+        super().touch(reason, lasting=lasting, replans=replans)
+
+    def greeted(self) -> None:
+        self._keeper.guests = True  # on_connect may have prepared some
+
     def forget_plans(self) -> None:
-        self.raw._prepared.clear()
+        self._keeper.clear()
 
 
 class PsycopgSource(Source):
@@ -348,21 +461,17 @@ class PsycopgDriver(Driver):
         return PsycopgLink(raw, arguments.get("context"))
 
     def is_disconnect(self, error: BaseException) -> bool:
-        if isinstance(error, psycopg.OperationalError):
-            state = error.sqlstate
-            return state is None or state in GONE or state.startswith("08")
+        if isinstance(error, psycopg.Error) and error.sqlstate is not None:
+            return is_final(error.diag.severity_nonlocalized or error.diag.severity)
         if isinstance(error, psycopg.InterfaceError):
-            return "closed" in str(error)
-        return isinstance(error, OSError)
+            return "connection is closed" in str(error)
+        return isinstance(error, psycopg.OperationalError | OSError)
 
     def is_unsent(self, error: BaseException) -> bool:
         return isinstance(error, psycopg.OperationalError) and str(error) == CLOSED
 
     def is_demoted(self, error: BaseException) -> bool:
         return is_demotion(getattr(error, "sqlstate", None))
-
-    def is_stale_plan(self, error: BaseException) -> bool:
-        return is_stale(getattr(error, "sqlstate", None), str(error))
 
 
 def hide_passwords(attempt: Any) -> None:

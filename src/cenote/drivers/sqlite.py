@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+from ..sql.analysis import analyse
 from ..sql.driver import (
     Arguments,
     Collected,
@@ -235,6 +236,8 @@ class SqliteLink(Link):
 
     async def prepare(self, template: Template, text: str) -> Prepared:
         # SQLite's module keeps the statements that it compiled; this only shows what is wrong.
+        if analyse(text, SQLITE).keyword == "PRAGMA":  # some act even so
+            return Prepared(self, template.text)
         nothing = (None,) * (len(template.names) or template.count)
         try:
             await self.call(_execute, f"EXPLAIN {template.text}", nothing)
@@ -352,10 +355,12 @@ class SqliteDriver(Driver):
         # The connection is closed, or the file is not what it was.
         if isinstance(error, ValueError):
             return str(error) in CLOSED
-        return isinstance(error, sqlite3.Error) and (
-            "closed database" in str(error)
-            or getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
-        )
+        if not isinstance(error, sqlite3.Error):
+            return False
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code == sqlite3.SQLITE_CORRUPT_VTAB:
+            return False  # what a module says of its own tables
+        return "closed database" in str(error) or code & 0xFF in BROKEN
 
     def close(self) -> None:
         anchor, self._anchor = self._anchor, None

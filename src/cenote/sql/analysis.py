@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .placeholders import Dialect, tokens
@@ -33,12 +33,31 @@ class Analysis:
     read_only: bool  # asked for, with BEGIN or SET
     keyword: str  # the first, in upper case; "" if there is none
     statements: int  # that are not empty
+    lasting: bool = False  # the session is touched in a way that no reset undoes
+    replans: bool = False  # what was prepared in the session is not there any more
 
 
 def analyse(text: str, dialect: Dialect) -> Analysis:
     """Look at every statement of a text."""
+    facts = _analyse(text, dialect)
+    if not (dialect.e_strings and "\\'" in text):
+        return facts
+    # With standard_conforming_strings = off the string goes on behind such a quote.
+    other = _analyse(text, replace(dialect, backslash_strings=True))
+    return replace(
+        facts,
+        touches=facts.touches or other.touches,
+        lasting=facts.lasting or other.lasting,
+        replans=facts.replans or other.replans,
+        control=facts.control or other.control,
+        ends=facts.ends or other.ends,
+        statements=max(facts.statements, other.statements),
+    )
+
+
+def _analyse(text: str, dialect: Dialect) -> Analysis:
     rules = _RULES.get(dialect.name, _POSTGRESQL)
-    touches: str | None = None
+    reasons: list[str] = []
     control: Control | None = None
     ends: Control | None = None
     keyword = ""
@@ -52,14 +71,26 @@ def analyse(text: str, dialect: Dialect) -> Analysis:
         count += 1
         if count == 1 and statement and statement[0].isidentifier():
             keyword = statement[0]
-        touches = touches or rules.by_statement(statement)
+        reason = rules.by_statement(statement)
+        if reason is not None:
+            reasons.append(reason)
         if suspicious:
-            touches = touches or rules.by_content(items)
+            reasons.extend(rules.by_content(items))
         found = rules.control(statement)
         control = found or control
         ends = ends or (rules.begin_ends if found == "begin" else found)
     read_only = bool(READ_ONLY.search(lowered)) and (control == "begin" or keyword == "SET")
-    return Analysis(touches, control, ends, read_only, keyword, count)
+    lasting = next(filter(rules.lasting.fullmatch, reasons), None)
+    return Analysis(
+        lasting or (reasons[0] if reasons else None),
+        control,
+        ends,
+        read_only,
+        keyword,
+        count,
+        lasting is not None,
+        any(map(rules.replanning.fullmatch, reasons)),
+    )
 
 
 class _Rules:
@@ -69,6 +100,8 @@ class _Rules:
     schemas: re.Pattern[str]  # of temporary objects
     touching: re.Pattern[str]  # first words that say enough
     suspicious: tuple[str, ...]  # a text without any of these is known by the heads of statements
+    lasting = re.compile(r"(?!)")  # reasons that no reset undoes
+    replanning = re.compile(r"(?!)")  # reasons after which nothing is prepared any more
     committing: tuple[str, ...] = ("COMMIT", "END")
     begin_ends: Control | None = None  # what BEGIN does to a transaction that is open
 
@@ -91,22 +124,25 @@ class _Rules:
             return items[0]
         return "CREATE TEMPORARY" if _created(items)[1] else None
 
-    def by_content(self, items: Items) -> str | None:
+    def by_content(self, items: Items) -> Iterator[str]:
         """Why the session is touched, from the functions and schemas in the statement."""
         for at, item in enumerate(items):
             if item == "(":
                 function = _name(items, at - 1)
                 if self.functions.fullmatch(function) and self.matters(function, items, at):
-                    return f"{function}()"
+                    yield f"{function}()"
             elif item == ".":
                 schema = _name(items, at - 1)
-                if self.schemas.fullmatch(schema) and items[at - 2 : at - 1] != ["."]:
-                    return schema
-        return None
+                if self.schemas.fullmatch(schema) and self.may_make(items, at):
+                    yield schema
 
     def matters(self, function: str, items: Items, at: int) -> bool:
         """Whether a function touches the session with the arguments that begin at `at`."""
         return True
+
+    def may_make(self, items: Items, at: int) -> bool:
+        """Whether something of the schema before the dot at `at` may be made."""
+        return items[at - 2 : at - 1] != ["."]
 
     def control(self, items: Items) -> Control | None:
         first, second = _first_two(items)
@@ -124,11 +160,14 @@ class _Rules:
 class _PostgreSQL(_Rules):
     functions = re.compile(
         r"set_config|setseed|pg_advisory_(un)?lock(_shared|_all)?|pg_try_advisory_lock(_shared)?"
-        r"|pg_replication_origin_session_\w+|dblink_(dis)?connect(_u)?"
+        r"|pg_replication_origin_session_(re)?set(up)?|dblink_(dis)?connect(_u)?|u&"
     )
     schemas = re.compile(r"pg_temp(_\d+)?")
     touching = re.compile("CALL|DEALLOCATE|DISCARD|DO|EXECUTE|LISTEN|LOAD|RESET|UNLISTEN")
-    suspicious = ("_config", "setseed", "advisory", "origin", "dblink", "temp", "explain")
+    suspicious = ("_config", "setseed", "advisory", "origin", "dblink", "temp", "explain",
+                  "pg_settings", 'u&"')  # fmt: skip
+    lasting = re.compile(r"LOAD|dblink_connect(_u)?\(\)|pg_replication_origin_session_setup\(\)")
+    replanning = re.compile("DEALLOCATE|DISCARD")
 
     def end(self, items: Items, start: int) -> int:
         """A semicolon in parentheses (CREATE RULE) or in BEGIN ATOMIC ... END ends nothing."""
@@ -156,10 +195,12 @@ class _PostgreSQL(_Rules):
             return "DECLARE WITH HOLD"
         return super().by_statement(items)
 
-    def by_content(self, items: Items) -> str | None:
+    def by_content(self, items: Items) -> Iterator[str]:
         if _selects_into_temporary(items):
-            return "SELECT INTO TEMPORARY"
-        return super().by_content(items)
+            yield "SELECT INTO TEMPORARY"
+        if "UPDATE" in items and any(_name([item], 0) == "pg_settings" for item in items):
+            yield "UPDATE pg_settings"  # which does what SET does
+        yield from super().by_content(items)
 
 
 class _MySQL(_Rules):
@@ -188,13 +229,13 @@ class _MySQL(_Rules):
             return body  # a stored body is not run, but after its semicolons there may be anything
         return super().by_statement(items)
 
-    def by_content(self, items: Items) -> str | None:
+    def by_content(self, items: Items) -> Iterator[str]:
         if VERSION_COMMENT in items:
-            return "version comment"
+            yield "version comment"
         if ":=" in items or _has(items, "INTO", "@"):
-            return "user variable"
-        function = super().by_content(items)
-        return function.upper() if function else None
+            yield "user variable"
+        for function in super().by_content(items):
+            yield function.upper()
 
     def matters(self, function: str, items: Items, at: int) -> bool:
         return function != "last_insert_id" or items[at + 1 : at + 2] != [")"]
@@ -239,6 +280,10 @@ class _SQLite(_Rules):
             return self.by_pragma(items)
         return super().by_statement(items)
 
+    def may_make(self, items: Items, at: int) -> bool:
+        reads = items[0] == "SELECT" and _name(items, at + 1) in ("sqlite_master", "sqlite_schema")
+        return not reads and super().may_make(items, at)
+
     def by_pragma(self, items: Items) -> str | None:
         at = 3 if items[2:3] == ["."] else 1
         pragma = _name(items, at)
@@ -261,6 +306,8 @@ def _items(text: str, dialect: Dialect, *, most: int | None) -> Items:
             items.append(text[start:end].upper())
         elif kind == "symbol":
             items.append(text[start:end])
+        elif kind == "name" and dialect.e_strings and text[start - 2 : start] in ("u&", "U&"):
+            items[-1] = '"U&'  # in the place of its U: a name that nobody reads here
         elif kind == "name":
             items.append(f'"{text[start + 1 : end - 1]}')
         elif kind == "string" and dialect.brackets:

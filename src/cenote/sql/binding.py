@@ -265,7 +265,9 @@ class Lease:
                         try:
                             result = await call(link)
                         except Exception as error:
-                            result = await self.branch.try_again(link, call, error)
+                            if link.in_transaction and not self.branch.driver.is_disconnect(error):
+                                await link.look_again()
+                            raise
                         break
                     except BaseException as error:
                         self.failed(link, query, error, inside)
@@ -296,7 +298,8 @@ class Lease:
     def note(self, link: Link, query: Query) -> None:
         """What the statement is going to do to the session."""
         if query.touches is not None:
-            link.touched = self.touched = query.touches
+            self.touched = query.touches
+            link.touch(query.touches, lasting=query.lasting, replans=query.replans)
         if query.control is not None:
             link.status = None
             asked = self.read_only and self.touched is not None  # for the whole session

@@ -290,19 +290,6 @@ class Branch:
         except Exception as error:
             log(ERROR, "%s: an observer of statements failed", self.label, error=error)
 
-    async def run_again(
-        self, link: Link, claim: Any, name: str, query: Query, parameters: Any
-    ) -> Any:
-        text, arguments = query.bind(parameters)
-        link.forget_plans()
-        try:
-            result = await getattr(link, name)(text, arguments)
-        except BaseException as error:
-            self.failed(link, claim, query, error)
-            raise
-        self.keep(link, claim, query)
-        return result
-
     def failed(self, link: Link, claim: Any, query: Query, error: BaseException) -> None:
         if not self.survives(link, error, False):
             self.discard(link, error)
@@ -318,19 +305,6 @@ class Branch:
             lease.controlled()
         lease.settle()
 
-    async def try_again(
-        self, link: Link, call: Callable[[Link], Awaitable[R]], error: Exception
-    ) -> R:
-        """After this error: a stale plan is prepared again, once, outside of transactions."""
-        if link.in_transaction:
-            if not self.driver.is_disconnect(error):
-                await link.look_again()
-            raise error
-        if not self.driver.is_stale_plan(error):
-            raise error
-        link.forget_plans()
-        return await call(link)
-
     def survives(self, link: Link, error: BaseException, reads_only: bool) -> bool:
         """Whether the link is as good as before, after a statement that raised."""
         if not isinstance(error, Exception):
@@ -338,6 +312,9 @@ class Branch:
             return False
         if isinstance(error, PoolError):
             return True
+        if link.stuck:
+            link.busy = link.broken = True
+            return False
         if self.driver.is_disconnect(error) or link.is_dead:
             link.broken = True
             link.busy = isinstance(error, TimeoutError)
@@ -351,15 +328,15 @@ class Branch:
     def give_back(self, link: Link | None) -> Any:
         if link is None:
             return None
-        reset = link.touched or self.reset_always
-        if link.broken or (reset and not link.can_reset and self.database._reset != "never"):
+        reset = (link.touched or self.reset_always) and self.database._reset != "never"
+        if link.broken or (reset and (link.lasting or not link.can_reset)):
             return self.pool.discard(link)  # no failure: that is how it is with this one
         return self.pool.release(link)
 
     def discard(self, link: Link, error: BaseException | None) -> None:
         """Destroy it; a lost connection is a failure for the breaker, a cancellation is none."""
         link.broken = True
-        lost = isinstance(error, Exception) and not isinstance(error, PoolError)
+        lost = isinstance(error, Exception) and not isinstance(error, PoolError) and not link.stuck
         if lost:
             self.doubt()
         if isinstance(error, GeneratorExit):  # in any thread, at any moment
@@ -472,8 +449,6 @@ def statement(method: F) -> F:
         try:
             result = await getattr(link, name)(text, arguments)
         except BaseException as error:
-            if branch.driver.is_stale_plan(error) and not link.in_transaction:
-                return await branch.run_again(link, claim, name, query, parameters)
             branch.failed(link, claim, query, error)
             if parameters is None:
                 query.note_missing(error)

@@ -78,10 +78,15 @@ class Collected(Source):
 
 
 class Link(ABC):
-    """One connection. The drivers fill in the methods, the database layer keeps the notes."""
+    """One connection. The drivers fill in the methods, the database layer keeps the notes.
 
-    __slots__ = ("broken", "busy", "epoch", "leftovers", "quiet_since", "raw", "status",
-                 "touched", "underway")  # fmt: skip
+    Statements are run once. Only a driver knows what it has kept prepared on a connection, so that
+    only a driver may prepare and run it again: if the server refused the plan before it executed
+    anything, and outside a transaction.
+    """
+
+    __slots__ = ("broken", "busy", "epoch", "lasting", "leftovers", "quiet_since", "raw",
+                 "replans", "status", "stuck", "touched", "underway")  # fmt: skip
 
     interleaves: ClassVar[bool] = True  # other statements run while a Source is open
     keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result refers to it
@@ -90,7 +95,10 @@ class Link(ABC):
     def __init__(self, raw: Any) -> None:
         self.raw = raw  # the driver's own connection
         self.touched: str | None = None  # session state to reset, and what touched it
+        self.lasting = False  # touched in a way that no reset undoes: it is replaced
+        self.replans = False  # what was prepared in this session does not hold after it
         self.broken = False  # not to be handed out again
+        self.stuck = False  # its driver is in the middle of something: broken, though not lost
         self.busy = False  # broken off in the middle of a statement
         self.epoch = 0  # of the branch when it was last known to be alive
         self.quiet_since = 0.0  # loop time of the last sign of life
@@ -184,6 +192,15 @@ class Link(ABC):
         """A statement that stays ready on the server, if the driver can; `text`: as given."""
         return Prepared(self, template.text)
 
+    def touch(self, reason: str, *, lasting: bool = False, replans: bool = False) -> None:
+        """Note that a statement changes the session, and what undoes it."""
+        self.touched = reason
+        if lasting:
+            self.lasting = True
+        if replans:
+            self.replans = True
+            self.forget_plans()
+
     def returned(self) -> None:  # noqa: B027
         """It is on its way back to the pool."""
 
@@ -191,7 +208,7 @@ class Link(ABC):
         """on_connect has run: what it did belongs to every connection."""
 
     def forget_plans(self) -> None:  # noqa: B027
-        """After a plan went stale: prepare everything anew."""
+        """Prepare everything anew: what was prepared before does not hold any more."""
 
     async def atomically(self, work: Callable[[], Awaitable[object]]) -> None:
         """All of it or nothing: in a transaction of its own, or behind a savepoint."""
@@ -274,10 +291,6 @@ class Driver(ABC):
 
     def is_demoted(self, error: BaseException) -> bool:
         """Whether the server has become a read-only one."""
-        return False
-
-    def is_stale_plan(self, error: BaseException) -> bool:
-        """Whether a prepared statement went stale, so that nothing was executed."""
         return False
 
     def close(self) -> None:  # noqa: B027

@@ -54,7 +54,7 @@ class ConnectionBlock:
             raise
         self._lease = lease
         lease.blocks += 1
-        link.touched = link.touched or "connection()"
+        link.touch(link.touched or "connection()")
         if lease.guard is None:
             lease.guard = stand_in(link, lease)
         lease.settle()

@@ -44,6 +44,7 @@ class Dialect:
     return_ends_line: bool = False  # PostgreSQL: so does \r alone, in a -- comment
     backslashes: bool = False  # MySQL: escapes in '...' and "...", both of which are strings
     e_strings: bool = False  # PostgreSQL: E'...' has backslash escapes
+    backslash_strings: bool = False  # and so has '...', with standard_conforming_strings = off
     dollar_quotes: bool = False  # PostgreSQL: $tag$...$tag$, and $1 is a placeholder
     backticks: bool = False  # MySQL, SQLite
     brackets: bool = False  # SQLite: [name]
@@ -303,6 +304,7 @@ def _listed(names: Sequence[object]) -> str:
 
 
 # As the servers do it, everything that is not ASCII may be part of a name.
+_NO_BOM = "(?!\ufeff)"
 _LETTER = r"A-Za-z_\x80-\U0010ffff"
 _APART = frozenset(re.findall(rf"[^{_LETTER}0-9$]", "".join(map(chr, range(128)))))
 _WORTH_A_LOOK = re.compile(r"[?:@$#]")
@@ -323,7 +325,8 @@ def _pattern(dialect: Dialect) -> re.Pattern[str]:
     """One group for each kind of token, and two that `tokens` has to end itself."""
     pieces = {
         "string": _strings(dialect),
-        "word": rf"[{_LETTER}][{_LETTER}0-9$]*",
+        # For SQLite a byte order mark is white space: a file may begin with one.
+        "word": rf"{_NO_BOM if dialect.brackets else ''}[{_LETTER}][{_LETTER}0-9$]*",
         "number": rf"[0-9][{_LETTER}0-9]*",
         "name": _names(dialect),
         "comment": _comments(dialect),
@@ -344,7 +347,8 @@ def _strings(dialect: Dialect) -> str:
         return f"{_ESCAPED}|{_ESCAPED.replace(chr(39), chr(34))}"
     if dialect.e_strings:
         # A string may go on in the next line, and its escapes with it: E'a'\n'b'.
-        return f"{_PLAIN}|[eE]{_ESCAPED}(?:{_NEXT_LINE}{_ESCAPED})*"
+        plain = _ESCAPED if dialect.backslash_strings else _PLAIN
+        return f"{plain}|[eE]{_ESCAPED}(?:{_NEXT_LINE}{_ESCAPED})*"
     return _PLAIN
 
 

@@ -17,8 +17,8 @@ REMEMBERED = 2048  # texts for each database
 class Query:
     """One text, analysed for one driver."""
 
-    __slots__ = ("_driver", "_named", "_positional", "control", "ends", "keyword", "read_only",
-                 "text", "touches")  # fmt: skip
+    __slots__ = ("_driver", "_named", "_positional", "control", "ends", "keyword", "lasting",
+                 "read_only", "replans", "text", "touches")  # fmt: skip
 
     def __init__(self, driver: Driver, text: str) -> None:
         if not isinstance(text, str):
@@ -26,6 +26,8 @@ class Query:
         facts = analyse(text, driver.dialect)
         self.text = text
         self.touches = facts.touches
+        self.lasting = facts.lasting
+        self.replans = facts.replans
         self.control = facts.control
         self.ends = facts.ends
         self.read_only = facts.read_only
