@@ -11,7 +11,7 @@ import cenote
 from backends import Backend, eventually
 from faults import no_slot_is_lost, outcome, with_postgresql, with_sqlite
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 
 async def in_task(work: Awaitable[Any]) -> Any:
