@@ -1,0 +1,238 @@
+"""The two sides of a comparison: the bare driver, and cenote on it; and what a statement gave."""
+
+import asyncio
+import contextlib
+import hashlib
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import cenote
+
+LIMIT = 20.0  # seconds for one statement, after the server's own limit
+KEPT = 400  # characters of an outcome that are kept for the report
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a statement gave: rows, a number, or the code of an error."""
+
+    kind: str  # "rows", "count", "error", "hung" or "lost"
+    shown: str  # the beginning of it
+    digest: str = ""  # of all of it
+    unordered: str = ""  # of the rows in any order
+
+    @property
+    def ends_session(self) -> bool:
+        return self.kind in ("hung", "lost")
+
+    def matches(self, other: "Outcome", *, any_order: bool = False) -> bool:
+        """Whether both are the same; `any_order`: of the rows."""
+        if self.kind != other.kind:
+            return False
+        if any_order and self.unordered and self.unordered == other.unordered:
+            return True
+        return (self.shown, self.digest) == (other.shown, other.digest)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.shown}"
+
+
+def of_rows(rows: Iterable[Any]) -> Outcome:
+    """The outcome of a statement that returned rows."""
+    lines = [repr(tuple(row)) for row in rows]
+    whole = "\n".join(lines)
+    shown = f"({len(lines)}) {whole[:KEPT]}"
+    return Outcome("rows", shown, _digest(whole), _digest("\n".join(sorted(lines))))
+
+
+def of_count(count: Any) -> Outcome:
+    """The outcome of a statement that returned how many rows it changed."""
+    return Outcome("count", str(int(count)))
+
+
+def of_error(error: BaseException) -> Outcome:
+    """The outcome of a statement that failed: the code of the server, or the name of the error."""
+    return Outcome("error", code(error))
+
+
+def code(error: BaseException) -> str:
+    """SQLSTATE, number or name by which the server knows the error; otherwise its type."""
+    if isinstance(error, cenote.PoolError):
+        return type(error).__name__
+    if state := getattr(error, "sqlstate", None):
+        return str(state)
+    if name := getattr(error, "sqlite_errorname", None):
+        return str(name)
+    if error.args and isinstance(error.args[0], int):
+        return str(error.args[0])
+    return type(error).__name__
+
+
+class Side(Protocol):
+    """A connection, bare or behind cenote; all its statements run in one task."""
+
+    async def run(self, text: str) -> Outcome: ...
+
+    async def close(self) -> None: ...
+
+
+async def replay(side: Side, texts: Iterable[str]) -> list[Outcome]:
+    """Run the texts in order; ends early if the session is lost or does not answer."""
+    outcomes: list[Outcome] = []
+    for text in texts:
+        try:
+            async with asyncio.timeout(LIMIT):
+                outcomes.append(await side.run(text))
+        except TimeoutError:
+            outcomes.append(Outcome("hung", f"for {LIMIT:g} s"))
+        if outcomes[-1].ends_session:
+            break
+    return outcomes
+
+
+class Through:
+    """cenote: a database with one connection."""
+
+    def __init__(self, db: Any, method: str) -> None:
+        self.db = db
+        self.method = method
+
+    async def run(self, text: str) -> Outcome:
+        try:
+            if self.method == "fetch_all":
+                return of_rows(await self.db.fetch_all(text))
+            return of_count(await self.db.execute(text))
+        except TimeoutError:
+            raise
+        except Exception as error:
+            return of_error(error)
+
+    async def close(self) -> None:
+        await self.db.close()
+
+
+class BareAsyncpg:
+    def __init__(self, raw: Any, method: str) -> None:
+        self.raw = raw
+        self.method = method
+
+    @classmethod
+    async def connect(cls, url: str, method: str) -> "BareAsyncpg":
+        import asyncpg
+
+        return cls(await asyncpg.connect(url), method)
+
+    async def run(self, text: str) -> Outcome:
+        try:
+            if self.method == "fetch_all":
+                return of_rows(await self.raw.fetch(text))
+            return of_count(_affected(await self.raw.execute(text)))
+        except TimeoutError:
+            raise
+        except Exception as error:
+            if self.raw.is_closed():
+                return Outcome("lost", code(error))
+            return of_error(error)
+
+    async def close(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await self.raw.close(timeout=5)
+
+
+class BarePsycopg:
+    def __init__(self, raw: Any, method: str) -> None:
+        self.raw = raw
+        self.method = method
+
+    @classmethod
+    async def connect(cls, url: str, method: str) -> "BarePsycopg":
+        import psycopg
+
+        return cls(await psycopg.AsyncConnection.connect(url, autocommit=True), method)
+
+    async def run(self, text: str) -> Outcome:
+        try:
+            cursor = await self.raw.execute(text)
+            if self.method == "fetch_all":
+                return of_rows(await cursor.fetchall() if cursor.description else [])
+            return of_count(_affected(cursor.statusmessage))
+        except TimeoutError:
+            raise
+        except Exception as error:
+            if self.raw.closed:
+                return Outcome("lost", code(error))
+            return of_error(error)
+
+    async def close(self) -> None:
+        await self.raw.close()
+
+
+class BareAsyncmy:
+    def __init__(self, raw: Any, method: str) -> None:
+        self.raw = raw
+        self.method = method
+
+    @classmethod
+    async def connect(cls, place: dict[str, Any], method: str) -> "BareAsyncmy":
+        import asyncmy
+
+        return cls(await asyncmy.connect(**place, autocommit=True), method)
+
+    async def run(self, text: str) -> Outcome:
+        try:
+            async with self.raw.cursor() as cursor:
+                await cursor.execute(text)
+                if self.method == "fetch_all":
+                    return of_rows(await cursor.fetchall() if cursor.description else [])
+                return of_count(0 if cursor.description else cursor.rowcount)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            if not self.raw.connected:
+                return Outcome("lost", code(error))
+            return of_error(error)
+
+    async def close(self) -> None:
+        self.raw.close()
+
+
+class BareSqlite:
+    """The module of the standard library, with the settings that cenote documents as its own."""
+
+    def __init__(self, path: Path, method: str) -> None:
+        self.raw = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+        self.raw.execute("pragma journal_mode = wal")
+        self.method = method
+        self.deadline = 0.0
+        self.raw.set_progress_handler(lambda: time.monotonic() > self.deadline, 10_000)
+
+    async def run(self, text: str) -> Outcome:
+        self.deadline = time.monotonic() + LIMIT
+        try:
+            cursor = self.raw.execute(text)
+            rows = cursor.fetchall()
+            if self.method == "fetch_all":
+                return of_rows(rows)
+            return of_count(max(cursor.rowcount, 0))
+        except Exception as error:
+            if time.monotonic() > self.deadline:
+                return Outcome("hung", f"for {LIMIT:g} s")
+            return of_error(error)
+
+    async def close(self) -> None:
+        self.raw.close()
+
+
+def _affected(status: str | None) -> int:
+    """The number in a command tag of what changes rows."""
+    word, _, number = (status or "").rpartition(" ")
+    changing = ("INSERT", "UPDATE", "DELETE", "MERGE", "COPY", "MOVE")
+    return int(number) if word.split(" ")[0] in changing and number.isdigit() else 0
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
