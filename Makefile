@@ -2,7 +2,7 @@ PYTHON ?= python3
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help demo test check matrix bench sanitize soak fuzz chaos docs dist clean
+.PHONY: help demo test check matrix bench sanitize soak fuzz chaos exhibits docs dist clean
 
 help:
 	@echo 'make demo    run the demo'
@@ -14,6 +14,7 @@ help:
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
 	@echo 'make fuzz    hostile programs for the C API, hostile text for URLs and SQL, about 10 minutes'
 	@echo 'make chaos   2,000 tasks on real servers while everything breaks, about 10 minutes'
+	@echo 'make exhibits  other projects'"'"' test suites on the bare driver and through cenote, about an hour'
 	@echo 'make docs    build the documentation into site/, without a warning'
 	@echo 'make dist    sdist and wheels, and the tests on what they install'
 	@echo 'make clean   remove everything that was generated'
@@ -60,6 +61,11 @@ chaos:
 	@scripts/servers.sh
 	@.venv/bin/python tests/chaos.py $(ARGS)
 	@.venv/bin/python tests/poison.py $(ARGS_POISON)
+
+exhibits:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@scripts/servers.sh postgresql mariadb
+	@PYTHONPATH=tests .venv/bin/python -m exhibits $(ARGS)
 
 docs:
 	@scripts/venv.sh .venv '$(PYTHON)' docs
