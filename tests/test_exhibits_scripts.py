@@ -20,7 +20,8 @@ def texts(script: Script) -> list[str]:
         ("select 'it''s;';select 1", ["select 'it''s;'", "select 1"]),
         ("select $$;$$; select $a$ $$;$$ $a$;", ["select $$;$$", "select $a$ $$;$$ $a$"]),
         ("select /* ; /* ; */ ; */ 1;", ["select /* ; /* ; */ ; */ 1"]),
-        ("select 1; -- ; \nselect 2;", ["select 1", "-- ; \nselect 2"]),
+        ("select 1; -- ; \nselect 2;", ["select 1", "select 2"]),
+        ("/* kept */ select -- 1;\n1;", ["/* kept */ select -- 1;\n1"]),
         ("-- only this\n;\n/* and this */;", []),
         (
             "create rule r as on insert to t do (select 1; select 2);select 3",

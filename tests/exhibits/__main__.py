@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import signal
 import sys
 import time
 
@@ -32,6 +33,8 @@ def main() -> int:
     # What the statements provoke is reported by the replay; thousands of lines of log hide it.
     logging.getLogger("cenote").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    # Otherwise the servers that it has started would outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun = time.monotonic()
     try:
         findings = run(options, load())

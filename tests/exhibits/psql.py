@@ -33,6 +33,7 @@ COMMENT_MARK = re.compile(r"/\*|\*/")
 SENDS = re.compile(r"\\(g|gx|gset|gexec|gdesc|watch|crosstabview|bind)\b")
 COPY_DATA = re.compile(r"\s*copy\b.*\bfrom\s+stdin\b", re.IGNORECASE | re.DOTALL)
 COPY_OUT = re.compile(r"\s*copy\b.*\bto\s+stdout\b", re.IGNORECASE | re.DOTALL)
+UNSENT = re.compile(r"(?:\s+|--[^\n]*(?:\n|\Z))*")  # before a statement
 LEADING = re.compile(r"(?:\s+|--[^\n]*(?:\n|\Z)|/\*(?:[^*]|\*(?!/))*\*/)*")
 
 
@@ -194,10 +195,8 @@ class _Splitter:
         elif COPY_OUT.match(text, skipped.end()):
             self.script.left_out["client COPY"] += 1
         else:
-            # White space before it is not a part of it, comments are.
-            blank = len(text) - len(text.lstrip())
             line = line_of(self.text, self.start + skipped.end())
-            self.script.add(text[blank:], line)
+            self.script.add(UNSENT.sub("", text, count=1), line)
         self._begin(end)
         return end
 
