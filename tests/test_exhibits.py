@@ -20,6 +20,8 @@ from exhibits.scripts import Script
 from exhibits.snapshots import LOOKERS, changes
 from servers import MariaDBServer, PostgresServer
 
+pytestmark = pytest.mark.once
+
 # -- the list of expected differences --------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ from exhibits import mysqltest, psql, tcl
 from exhibits.safety import danger
 from exhibits.scripts import Script
 
+pytestmark = pytest.mark.once
+
 
 def texts(script: Script) -> list[str]:
     return [statement.text for statement in script.statements]
