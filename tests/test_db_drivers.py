@@ -209,6 +209,17 @@ async def test_what_a_trigger_changes_is_not_counted(backend: Backend) -> None:
         assert await db.fetch_all(f"select id from {table}") == []
 
 
+@only_sqlite
+async def test_what_ddl_deletes_by_itself_is_not_counted(backend: Backend) -> None:
+    async with backend.database() as db:
+        await db.execute("pragma foreign_keys = on")
+        await db.execute("create table parent (id integer primary key)")
+        await db.execute("create table child (id references parent)")
+        await db.execute("insert into parent values (1), (2), (3)")
+        assert await db.execute("drop table parent") == 0  # deletes its rows, for the foreign keys
+        await db.execute("drop table child")
+
+
 # -- streams -------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,7 @@ EAGER = 10_000  # rows that a stream reads at once from a database in memory
 CLOSED = ("Connection closed", "no active connection")  # says aiosqlite, before it does anything
 PRAGMAS = ("journal_mode", "synchronous", "foreign_keys", "cache_size", "temp_store", "mmap_size")
 NUMBER = re.compile("-?[0-9]+")
+WITH = re.compile(r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*with\b", re.IGNORECASE)
 RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
 WORDS = {
     "journal_mode": ("delete", "truncate", "persist", "memory", "wal", "off"),
@@ -408,8 +409,9 @@ def _execute(connection: sqlite3.Connection, text: str, arguments: Any) -> int:
         cursor.fetchall()  # RETURNING: counted at the end
     changed = cursor.rowcount
     cursor.close()
-    if changed < 0 and connection.total_changes != before:
-        # Python does not count what begins with WITH; the total counts also what triggers do.
+    if changed < 0 and connection.total_changes != before and WITH.match(text):
+        # Python does not count what begins with WITH; the total counts also what triggers do, and
+        # what COMMIT and DDL write by themselves.
         return _ask(connection, "SELECT changes()")
     return max(changed, 0)
 
