@@ -16,7 +16,7 @@ import cenote
 LIMIT = 12.0  # seconds for one statement; servers have a shorter limit of their own
 SLOW = LIMIT / 4  # a statement that took so long may take too long on the other side
 CHANGING = re.compile(
-    r"(\s|--[^\n]*\n|/\*.*?\*/)*with\b.*\b(insert|update|delete|replace)\b",
+    r"(\s|--[^\n]*\n|/\*([^*]|\*(?!/))*\*/)*with\b.*\b(insert|update|delete|replace)\b",
     re.IGNORECASE | re.DOTALL,
 )
 KEPT = 400  # characters of an outcome that are kept for the report
