@@ -156,7 +156,8 @@ class Alarmed(Blind):
 
 COMMON = [
     "create table t (a int)", "insert into t values (1), (2)", "select * from t",
-    "select * from nosuch", "begin", "insert into t values (3)", "rollback", "select count(*) from t",
+    "select * from nosuch", "begin", "insert into t values (3)", "rollback",
+    "select count(*) from t",
 ]  # fmt: skip
 INNOCENT = {
     "postgresql": [
