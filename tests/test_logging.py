@@ -110,8 +110,8 @@ async def test_events_are_lines_with_fields(make_pool, caplog):
     detach()
     assert [record.getMessage() for record in caplog.records] == [
         "pool 'main': opened",
-        "pool 'main': created after 0 s",
-        "pool 'main': timeout by task 'test' after 2 s with AcquireTimeoutError",
+        "pool 'main': created after 0.0 s",
+        "pool 'main': timeout by task 'test' after 2.0 s with AcquireTimeoutError",
         "pool 'main': destroyed (closed)",
         "pool 'main': closed",
     ]
@@ -143,7 +143,7 @@ async def test_level_kinds_and_logger_can_be_chosen(make_pool, caplog):
     lines = [(record.levelname, record.getMessage()) for record in caplog.records
              if record.name == "app"]  # fmt: skip
     assert lines == [
-        ("DEBUG", "pool '100 %s': acquired by task 'test' after 0 s"),
+        ("DEBUG", "pool '100 %s': acquired by task 'test' after 0.0 s"),
         ("DEBUG", "pool '100 %s': state_changed (RECOVERING)"),
     ]
     detach()

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import copy
+import dataclasses
 import gc
 import itertools
 import pickle
+import threading
 
 import pytest
 
@@ -34,6 +37,8 @@ from support import (
     start,
     styled,
 )
+
+from cenote.errors import seconds  # isort: skip
 
 NAMES = [(None, "pool"), ("db", "pool 'db'")]
 named = pytest.mark.parametrize(("name", "label"), NAMES)
@@ -265,24 +270,52 @@ async def test_a_timeout_among_busy_holders_does_not_say_deadlock(make_pool):
     await busy.leave()
 
 
-def test_a_timeout_can_be_pickled():
-    holder = Holder(resource="r", task="t", seconds=1.5, file="f.py", line=3, reason="why")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0.0 s"), (1e-9, "0.00 ms"), (8.7e-05, "0.09 ms"), (0.0025, "2.5 ms"),
+        (0.00999, "10.0 ms"), (0.01, "0.01 s"), (0.05, "0.05 s"), (0.25, "0.25 s"),
+        (0.999, "1 s"), (1, "1.0 s"), (5, "5.0 s"), (42.4, "42 s"), (86400, "86400 s"),
+    ],
+)  # fmt: skip
+def test_durations_are_readable(value, shown):
+    assert seconds(value) == shown
+
+
+class Secret:
+    """A resource that cannot be pickled, with what must not be."""
+
+    def __init__(self):
+        self.password = "hunter2"
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_timeout_is_pickled_without_what_is_held(protocol):
+    holder = Holder(resource=Secret(), task="t", seconds=1.5, file="f.py", line=3, reason="why")
     error = AcquireTimeoutError("too late", (holder,))
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is AcquireTimeoutError
-    assert str(copy) == "too late"
-    assert copy.holders == (holder,)
+    pickled = pickle.dumps(error, protocol)
+    assert b"hunter2" not in pickled
+    twin = pickle.loads(pickled)
+    assert type(twin) is AcquireTimeoutError
+    assert str(twin) == "too late"
+    assert twin.holders == (dataclasses.replace(holder, resource=None),)
+    assert error.holders == (holder,)
 
 
 @pytest.mark.virtual_time
 async def test_a_timeout_of_a_real_pool_can_be_pickled(make_pool):
-    pool = make_pool(lambda: "resource", max_size=1)
+    pool = make_pool(Secret, max_size=1)
     held = await pool.acquire()
     with pytest.raises(AcquireTimeoutError) as caught:
         await pool.acquire(timeout=1)
-    copy = pickle.loads(pickle.dumps(caught.value))
-    assert str(copy) == str(caught.value)
-    assert copy.holders == caught.value.holders
+    assert caught.value.holders[0].resource is held
+    for twin in (pickle.loads(pickle.dumps(caught.value)), copy.deepcopy(caught.value)):
+        assert str(twin) == str(caught.value)
+        assert [dataclasses.replace(holder, resource=held) for holder in twin.holders] == [
+            *caught.value.holders
+        ]
+        assert twin.holders[0].resource is None
     pool.release(held)
 
 

@@ -37,9 +37,9 @@ class Bound(Front[T], Generic[T]):
     __slots__ = (
         "__dict__", "__orig_class__", "__weakref__", "_advancing", "_again", "_alarm", "_changes",
         "_circuit_since", "_closed_sent", "_closers", "_closing", "_context", "_creations",
-        "_deadlines", "_destructor", "_drain_timer", "_factory_error", "_factory_failures",
-        "_failure", "_maintenance", "_name", "_openers", "_settings", "_shut_over", "_totals",
-        "_undoing", "_works",
+        "_deadlines", "_destructor", "_drain_timer", "_factory_error", "_factory_failed_at",
+        "_factory_failures", "_failure", "_maintenance", "_name", "_openers", "_settings",
+        "_shut_over", "_totals", "_undoing", "_works",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, strategy: CircuitBreakerStrategy | None) -> None:
@@ -73,7 +73,8 @@ class Bound(Front[T], Generic[T]):
         self._openers: list[list[BaseException]] = []  # what each open() under way has heard of
         self._changes: list[asyncio.Future[None]] = []  # of those who wait in open()
         self._failure: str | None = None  # the last one that was reported, in words
-        self._factory_error: BaseException | None = None  # the last one
+        self._factory_error: BaseException | None = None  # the last one; see _forget_failure
+        self._factory_failed_at = 0.0  # when that was
         self._factory_failures = 0  # in total
         self._circuit_since: float | None = None  # when the breaker last changed
         self._closing: Operation | None = None  # from the first close() on
@@ -187,6 +188,7 @@ class Bound(Front[T], Generic[T]):
         self._totals = Totals()
         self._closing, self._shut_over, self._closed_sent = None, False, False
         self._openers, self._closers = [], []
+        self._factory_error = None
         self._drain_timer = None
         maintenance, self._maintenance = self._maintenance, self._maintenance.anew()
         self._loop, self._thread, self._time = None, 0, time.monotonic
@@ -290,6 +292,16 @@ class Bound(Front[T], Generic[T]):
             if deadlines.expiring:
                 deadlines.shared = snapshot
         return snapshot
+
+    def _forget_failure(self) -> bool:
+        """Let go of the factory's last error, unless somebody waits who may time out because of it:
+        its traceback has the variables of every frame that it has passed."""
+        core = self._core
+        first = core.first
+        if core.granted_count or (first is not None and first.began <= self._factory_failed_at):
+            return False
+        self._factory_error = None
+        return True
 
     # -- events ----------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ class HookTimeoutError(PoolError, TimeoutError):
 class AcquireTimeoutError(PoolError, TimeoutError):
     """No resource within the timeout; `__cause__` is the last error of the factory meanwhile.
 
+    It can always be pickled; what is held is not in the pickle.
+
     Attributes:
         holders: Who has them, longest first.
     """
@@ -100,10 +102,14 @@ def label(name: str | None) -> str:
 
 
 def seconds(value: float) -> str:
-    """`0.25 s`, `5.0 s`, `42 s`: as many digits as a person needs."""
+    """`0.09 ms`, `2.5 ms`, `0.25 s`, `5.0 s`, `42 s`: as many digits as a person needs."""
     if value >= 10:
         return f"{value:.0f} s"
-    return f"{value:.1f} s" if value >= 1 or value == 0 else f"{value:.2g} s"
+    if value >= 1 or value <= 0:
+        return f"{value:.1f} s"
+    if value >= 0.01:
+        return f"{value:.2g} s"
+    return f"{value * 1000:.1f} ms" if value >= 0.001 else f"{value * 1000:.2f} ms"
 
 
 def describe(holder: Holder[Any]) -> str:

@@ -189,6 +189,7 @@ class Lifecycle(Runtime[T]):
         for claim in core.pending():
             if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
                 self._fail(claim, errors.closed(self._name))
+        self._factory_error = None
         self._changed()
         calling = self._calling()
         for work in (*self._creations.values(), self._maintenance.check):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FIRST_RETRY: Final = 0.5  # seconds before min_size is tried again after a failed factory; doubles
 LAST_RETRY: Final = 30.0
 RETRY_JITTER: Final = 0.5  # a retry comes up to this part earlier
+MEMORY: Final = 1.0  # seconds between two looks whether a failure can be forgotten
 
 
 class Maintenance:
@@ -56,6 +57,7 @@ class Maintenance:
         self.check: Work | None = None  # the async healthcheck under way
         self._failures = 0  # of the factory, in a row
         self._backs_off = False  # that attempt waits because of them
+        self._memory: asyncio.TimerHandle | None = None  # the next look whether to forget the last
         self._wary = False  # look whether the loop is going down before creating anything
 
     def anew(self) -> Maintenance:
@@ -75,10 +77,10 @@ class Maintenance:
             self._check = self._later(self._interval, Maintenance._start_round)
 
     def stop(self) -> None:
-        for handle in (self._due, self._check, self._fill):
+        for handle in (self._due, self._check, self._fill, self._memory):
             if handle is not None:
                 handle.cancel()
-        self._due = self._check = self._fill = None
+        self._due = self._check = self._fill = self._memory = None
         self._tell(inf)
         self._round.clear()
         self._loop = None
@@ -129,6 +131,16 @@ class Maintenance:
             self._fill.cancel()
         self._fill = self._later(delay * random.uniform(1 - RETRY_JITTER, 1), Maintenance._refill)
         self._backs_off = True
+
+    def remember(self) -> None:
+        """The pool keeps the error of its factory for those who wait: see that it lets go of it."""
+        if self._memory is None and self._loop is not None:
+            self._memory = self._later(MEMORY, Maintenance._forget)
+
+    def _forget(self, pool: Runtime[Any]) -> None:
+        self._memory = None
+        if not pool._forget_failure():
+            self.remember()
 
     # -- lifetimes, idle times, hold warnings ----------------------------------------------------
 
@@ -186,8 +198,8 @@ class Maintenance:
             held = now - lease.since
             task = task_name(lease.task)
             pool._log(
-                WARNING, "a resource is held for %.3g s by task %r (%s), hold_warning is %.3g s",
-                held, task, where, self.hold_warning,
+                WARNING, "a resource is held for %s by task %r (%s), hold_warning is %s",
+                errors.seconds(held), task, where, errors.seconds(self.hold_warning),
                 event="held_long", task=task, seconds=held, reason=where,
             )  # fmt: skip
             if pool._subscribers:

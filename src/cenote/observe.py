@@ -28,7 +28,7 @@ class Holder(Generic[T]):
     """Who holds a resource, since when, and where in the program it was acquired.
 
     Attributes:
-        resource: What is held; not in the repr.
+        resource: What is held; not in the repr, and None in a pickle or a copy.
         task: The name of the task that acquired it.
         seconds: How long it has been out.
         file: Where `acquire()` was called; None if that is not known.
@@ -42,6 +42,11 @@ class Holder(Generic[T]):
     file: str | None
     line: int | None
     reason: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the resource: it belongs to another task, may have secrets, and is of no use in
+        another process."""
+        return type(self), (None, self.task, self.seconds, self.file, self.line, self.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,6 @@ class Runtime(Bound[T]):
         """A factory failed: first the oldest waiter hears of it, then the strategy."""
         failed = isinstance(error, Exception)  # else it says nothing about the backend
         if failed:
-            self._factory_error = error
             self._factory_failures += 1
         for failures in self._openers:
             failures.append(error)
@@ -262,6 +261,10 @@ class Runtime(Bound[T]):
         if oldest is not None:
             self._core.fail(oldest, error)
             oldest.waiting.wake()
+        if failed:
+            self._factory_error, self._factory_failed_at = error, self._time()
+            if not self._forget_failure():
+                self._maintenance.remember()
         if not isinstance(error, asyncio.CancelledError):
             # Who asked hears of it anyway: no flood of warnings in an outage.
             level = WARNING if to_waiter and oldest is None else DEBUG

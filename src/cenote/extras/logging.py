@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from .. import observe
+from ..errors import seconds
 from ..log import PREFIX, log
 from ..log import logger as cenote_logger
 from ..pool import Pool
@@ -67,7 +68,7 @@ def sentence(event: observe.PoolEvent, name: str) -> str:
     if event.task is not None:
         parts.append(f"by task {event.task!r}")
     if event.duration is not None:
-        parts.append(f"after {event.duration:.3g} s")
+        parts.append(f"after {seconds(event.duration)}")
     if event.error is not None:
         parts.append(f"with {type(event.error).__name__}")
     return " ".join(parts)
