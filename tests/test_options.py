@@ -76,6 +76,57 @@ def test_an_unknown_argument_is_refused():
         Pool(Thing, maximum_size=3)
 
 
+def make_database(_, **options):
+    return cenote.Database("sqlite:///:memory:", **options)
+
+
+@pytest.mark.parametrize(("make", "owner"), [(Pool, "Pool()"), (make_database, "Database()")])
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("max_sise", "max_size"), ("maxsize", "max_size"), ("pool_size", "max_size"),
+        ("timeout", "acquire_timeout"), ("healthcheck_intervall", "healthcheck_interval"),
+    ],
+)  # fmt: skip
+def test_an_unknown_argument_names_the_nearest_that_is_known(make, owner, given, near):
+    with pytest.raises(TypeError) as caught:
+        make(Thing, **{given: 3})
+    assert str(caught.value) == f"{owner} has no option {given!r} (did you mean {near}?)"
+
+
+@pytest.mark.parametrize(("make", "owner"), [(Pool, "Pool()"), (make_database, "Database()")])
+def test_unknown_arguments_that_are_like_nothing(make, owner):
+    with pytest.raises(TypeError) as caught:
+        make(Thing, xyz=1, min_sise=2)
+    assert str(caught.value) == f"{owner} has no option 'xyz', 'min_sise' (did you mean min_size?)"
+
+
+def test_a_database_names_its_own_options_too():
+    with pytest.raises(TypeError, match=r"'pasword' \(did you mean password\?\)$"):
+        make_database(Thing, pasword="x")
+
+
+@pytest.mark.parametrize("kind", [cenote.ConsecutiveFailures, cenote.FailureRate, Thing])
+def test_a_strategy_that_is_a_class_is_refused(kind):
+    name = kind.__name__
+    text = f"strategy must be an object, not the class {name}: write strategy={name}(...)"
+    pool, kept = Pool(Thing), cenote.ConsecutiveFailures()
+    pool.strategy = kept
+
+    def set_it():
+        pool.strategy = kind
+
+    for give in (
+        lambda: Pool(Thing, strategy=kind),
+        lambda: make_database(Thing, strategy=kind),
+        set_it,
+    ):
+        with pytest.raises(TypeError) as caught:
+            give()
+        assert str(caught.value) == text
+    assert pool.strategy is kept
+
+
 def test_a_pool_is_generic():
     assert Pool[Thing](Thing).count == 0
 

@@ -209,6 +209,11 @@ def now() -> float:
 
 
 def check_strategy(value: Any) -> CircuitBreakerStrategy | None:
+    if isinstance(value, type):
+        raise TypeError(
+            f"strategy must be an object, not the class {value.__name__}: "
+            f"write strategy={value.__name__}(...)"
+        )
     if value is not None:
         for method in ("report_success", "report_failure"):
             if not callable(getattr(value, method, None)):

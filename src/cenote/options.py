@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +20,18 @@ class Unset:
 
 UNSET: Final = Unset()
 MOST: Final = 2**62  # of any whole number: what the native core can count
+
+# What other pools call it, where the spelling does not lead there.
+ELSEWHERE: Final = {
+    "timeout": "acquire_timeout", "pool_timeout": "acquire_timeout",
+    "size": "max_size", "pool_size": "max_size", "max_connections": "max_size",
+    "connect_timeout": "create_timeout", "connection_timeout": "create_timeout",
+    "idle_timeout": "max_idle", "max_inactive_connection_lifetime": "max_idle",
+    "pool_recycle": "max_lifetime", "max_queries": "max_uses",
+    "check": "healthcheck", "pool_pre_ping": "ping_after_idle",
+    "setup": "before_acquire", "reset": "before_release", "close": "destructor",
+    "init": "on_connect", "configure": "on_connect",
+}  # fmt: skip
 
 
 def number(name: str, value: Any) -> float:
@@ -90,6 +103,16 @@ def function(name: str, value: Any) -> Callable[..., Any]:
 
 def optional_function(name: str, value: Any) -> Callable[..., Any] | None:
     return None if value is None else function(name, value)
+
+
+def unknown(owner: str, given: Iterable[str], known: Collection[str]) -> TypeError:
+    """The error for options that the owner does not have, each with the nearest that it has."""
+    return TypeError(f"{owner} has no option {', '.join(_nearest(name, known) for name in given)}")
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = [ELSEWHERE[name]] if ELSEWHERE.get(name) in known else get_close_matches(name, known, 1)
+    return f"{name!r} (did you mean {near[0]}?)" if near else repr(name)
 
 
 def sizes(min_size: Any, max_size: Any) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
@@ -115,7 +116,10 @@ class Pool(Lifecycle[T]):
         recovering_limit: int = 1,
         reuse_after_cancel: bool = False,
         name: str | None = None,
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            raise options.unknown("Pool()", unknown, inspect.signature(Pool).parameters)
         super().__init__(
             Settings.check(
                 factory=factory,
@@ -350,3 +354,13 @@ class Pool(Lifecycle[T]):
                 raise
         else:
             ticket.complete(resource, None)
+
+
+def _hide_unknown(init: Any) -> None:
+    """Options that do not exist are taken only to be refused: they are no part of the signature."""
+    signature = inspect.signature(init)
+    *known, _ = signature.parameters.values()
+    init.__signature__ = signature.replace(parameters=known)
+
+
+_hide_unknown(Pool.__init__)

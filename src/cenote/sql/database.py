@@ -489,7 +489,8 @@ def _check_pool_options(
     complete = {"acquire_timeout": ACQUIRE_TIMEOUT, **given, "name": given.get("name") or name}
     unknown = [option for option in complete if option not in POOL_OPTIONS]
     if unknown:
-        raise TypeError(f"Database() has no option {', '.join(map(repr, unknown))}")
+        known = POOL_OPTIONS.union(signature(Database).parameters) - {"url", "pool_options"}
+        raise options.unknown("Database()", unknown, known)
     Pool(object, **complete)  # checks their values; each event loop gets a pool of its own
     return complete
 
