@@ -430,31 +430,19 @@ async def test_a_statement_prepared_by_the_handle(backend: Backend) -> None:
 
 
 async def test_savepoints_left_in_the_wrong_order_are_undone(backend: Backend) -> None:
-    """Each of the two tasks is told that its block failed, so nothing of either may stay."""
+    """The outer one is told that it failed, so nothing of either may stay."""
     async with backend.database() as db, backend.table(db) as table:
-        first_is_in, second_is_in, first_is_out = (asyncio.Event() for _ in range(3))
-
-        async def first(tx: Any) -> None:
-            async with tx.join():
-                with pytest.raises(cenote.PoolError, match="reverse order"):
-                    async with db.transaction():
-                        await db.execute(f"insert into {table} values (1, 'a')")
-                        first_is_in.set()
-                        await second_is_in.wait()
-            first_is_out.set()
-
-        async def second(tx: Any) -> None:
-            async with tx.join():
-                await first_is_in.wait()
-                with pytest.raises(TransactionClosedError):
-                    async with db.transaction():
-                        await db.execute(f"insert into {table} values (2, 'a')")
-                        second_is_in.set()
-                        await first_is_out.wait()
-
-        async with db.transaction() as tx:
+        async with db.transaction():
             await db.execute(f"insert into {table} values (3, 'a')")
-            await asyncio.gather(first(tx), second(tx))
+            first, second = db.transaction(), db.transaction()
+            await first.__aenter__()
+            await db.execute(f"insert into {table} values (1, 'a')")
+            await second.__aenter__()
+            await db.execute(f"insert into {table} values (2, 'a')")
+            with pytest.raises(cenote.PoolError, match="reverse order"):
+                await first.__aexit__(None, None, None)
+            with pytest.raises(TransactionClosedError):
+                await second.__aexit__(None, None, None)
         assert [row[0] for row in await db.fetch_all(f"select id from {table}")] == [3]
 
 
@@ -547,10 +535,10 @@ async def test_the_end_of_a_savepoint_that_is_cancelled_loses_the_transaction(
     gate = Gate(backend)
     async with gate.database() as (db, table):
         with pytest.raises(cenote.TransactionLostError, match="savepoint"):
-            async with db.transaction() as tx:
+            async with db.transaction():
                 await db.execute(f"insert into {table} values (2, 'b')")
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(None) as patience, db.transaction():
+                    async with asyncio.timeout(None) as patience, db.transaction() as tx:
                         await db.execute(f"insert into {table} values (3, 'c')")
                         running = asyncio.create_task(tx.execute(gate.sql))
                         await under_way(tx)

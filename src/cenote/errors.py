@@ -30,7 +30,8 @@ class PoolOverloadedError(PoolError):
 
 
 class PoolDeadlockError(PoolError):
-    """Every holder waits for the pool itself: nobody could ever release."""
+    """Every holder waits for the pool itself, so nobody could ever release; or an inner block of a
+    shared transaction waits for a task that waits for the end of that block."""
 
 
 class NotAcquiredError(PoolError, ValueError):
@@ -274,6 +275,14 @@ def connection_over(label: str, attribute: str) -> NotAcquiredError:
 def transaction_over() -> TransactionClosedError:
     return TransactionClosedError(
         "this transaction is over: its statements must end before its block does"
+    )
+
+
+def waits_for_inner(task: str, inner: str) -> PoolDeadlockError:
+    return PoolDeadlockError(
+        f"task {task!r} would wait for the end of the inner transaction() block of task {inner!r}, "
+        f"which waits for it. Tasks that an inner block awaits have to use the handle of that "
+        f"block: `async with db.transaction() as inner`, inner.execute() or inner.join()."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Container
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -9,6 +10,7 @@ from .. import errors
 from ..caller import poisons
 from ..errors import PoolError, TransactionLostError
 from ..observe import task_name
+from .circle import waits_for
 from .driver import Link, Source
 from .query import Query
 from .scope import enter_scope, leave_scope
@@ -22,6 +24,7 @@ R = TypeVar("R")
 Outcome = Literal["rolled_back", "committed", "unknown"]
 
 IN_TRANSACTION = "in a transaction"
+LOOK_AGAIN = 1.0  # seconds after which a task that waits may have closed a circle
 ENDED_BY: dict[str | None, Outcome] = {"commit": "committed", "rollback": "rolled_back"}
 
 
@@ -45,13 +48,29 @@ class Pin:
     """An open statement or stream. The lease holds this one, and not the statement itself, which
     may be collected: then its finalizer drops the pin."""
 
-    __slots__ = ("collected", "exclusive", "reason", "source")
+    __slots__ = ("collected", "exclusive", "over", "reason", "rows", "source", "transaction")
 
-    def __init__(self, reason: str, source: Any, *, exclusive: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        source: Any,
+        *,
+        exclusive: bool = False,
+        rows: list[Any] | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
         self.collected = False  # the statement or stream was, in any thread
         self.reason = reason
         self.source = source  # what has to be closed on the link
         self.exclusive = exclusive  # a stream beside which nothing else can run
+        self.rows = [] if rows is None else rows  # of a stream, read and not yet given
+        self.transaction = transaction  # with which it ends; streams end with any
+        self.over = False  # it has ended with a transaction
+
+    def cut(self) -> None:
+        """Its transaction is over."""
+        self.over = True
+        self.rows.clear()
 
 
 class RawTransaction:
@@ -87,6 +106,7 @@ class Lease:
         "inside",
         "link",
         "lost",
+        "outsiders",
         "pins",
         "private",
         "raw",
@@ -105,6 +125,7 @@ class Lease:
         self.private = private  # of a stream; the task's statements do not use it
         self.turn = Turn()  # a transaction may be shared by several tasks
         self.transactions: list[Transaction] = []  # the outermost first
+        self.outsiders: list[asyncio.Future[None]] = []  # that wait for the end of an inner one
         self.pins: dict[Pin, None] = {}
         self.blocks = 0  # of connection(), nested
         self.guard: Any = None  # of the connection, while there are blocks
@@ -198,17 +219,23 @@ class Lease:
         self.drop_pin(pin)
 
     def cut_streams(self, older: Container[Pin]) -> None:
-        """Streams end with the transaction or savepoint in which they were opened: those that are
-        not `older` are closed before the next statement."""
+        """Streams end with the transaction or savepoint in which they were opened, those that are
+        not `older`, and statements with the one of which they are: they are closed before the next
+        statement."""
         for pin in [*self.pins]:
-            if isinstance(pin.source, Source) and pin not in older:
+            if (isinstance(pin.source, Source) and pin not in older) or (
+                pin.transaction is not None and not pin.transaction.is_open
+            ):
                 del self.pins[pin]
+                pin.cut()
                 if self.link is not None:
                     self.link.leftovers.append(pin.source)
 
     def cut_pins(self, link: Link) -> None:
         """All of them: the link goes back, or is destroyed if it is in the middle of rows."""
         for pin in self.pins:
+            if pin.transaction is not None:
+                pin.cut()
             if pin.exclusive or (self.private and isinstance(pin.source, Source)):
                 pin.source.abandon()
                 link.busy = link.broken = True
@@ -226,11 +253,13 @@ class Lease:
         verb: str | None = None,
         pin: Pin | None = None,
         transaction: Transaction | None = None,
+        ending: Transaction | None = None,
     ) -> Awaitable[R]:
         """One statement, when it is its turn. `verb`: what it is, if it has no text of its own;
-        `pin`: of the statement or stream that runs it; `transaction`: which has to be open still.
+        `pin`: of the statement or stream that runs it; `transaction`: which has to be open still;
+        `ending`: which it ends.
         """
-        work = self.run_alone(call, query, pin=pin, transaction=transaction)
+        work = self.run_alone(call, query, pin=pin, transaction=transaction, ending=ending)
         if query is not None:
             return self.branch.watched(query.keyword, query.text, work)
         return work if verb is None else self.branch.watched(verb, verb, work)
@@ -242,17 +271,24 @@ class Lease:
         *,
         pin: Pin | None = None,
         transaction: Transaction | None = None,
+        ending: Transaction | None = None,
     ) -> R:
         """The same, without telling the observers."""
         try:
-            if self.turn.taken:
-                await self.turn.wait()
+            if self.turn.taken or len(self.transactions) > 1:
+                transaction = await self.queue_up(transaction, ending)
             else:
                 self.turn.taken = True
             try:
+                if ending is not None:
+                    ending.cut_streams(self)
                 link = self.check(pin, turn=True)
                 if transaction is not None and not transaction.is_open:
                     raise errors.transaction_over()
+                if pin is not None and pin not in self.pins:
+                    raise self.cut_off(pin)
+                if ending is not None:
+                    ending.begin_to_end(self)
                 inside = self.look(link)
                 replaceable = not (inside or self.pins or self.blocks or self.touched)
                 while True:
@@ -284,6 +320,65 @@ class Lease:
         finally:
             self.settle()
         return result
+
+    async def queue_up(
+        self, transaction: Transaction | None, ending: Transaction | None
+    ) -> Transaction | None:
+        """Until it is the turn of this statement. Gives the transaction that has to be open then:
+        that of its handle, or the one that its task has joined."""
+        task = self.branch.current_task()
+        joined = self.branch.joined.get(task)
+        while True:
+            inner = self.inner_block()
+            if inner is not None and not inner.admits(task, joined, transaction, ending):
+                await self.outside(task, inner)
+                continue
+            if not self.turn.taken:
+                self.turn.taken = True
+                break
+            await self.turn.wait()
+            inner = self.inner_block()
+            if inner is None or inner.admits(task, joined, transaction, ending):
+                break
+            self.turn.give()
+        return transaction or (joined if ending is None else None)
+
+    def inner_block(self) -> Transaction | None:
+        """The savepoint in which alone statements run now: if it fails, nothing else is undone."""
+        if len(self.transactions) > 1 and self.lost is None and not self.ended:
+            return self.transactions[-1]
+        return None
+
+    async def outside(self, task: Any, inner: Transaction) -> None:
+        """Wait until an inner block of another task is over."""
+        future: asyncio.Future[None] = self.branch.loop.create_future()
+        self.outsiders.append(future)
+        try:
+            while not future.done():
+                if waits_for(inner.task, task):
+                    raise errors.waits_for_inner(task_name(task), task_name(inner.task))
+                await asyncio.wait([future], timeout=LOOK_AGAIN)
+        finally:
+            if future in self.outsiders:
+                self.outsiders.remove(future)
+
+    def let_in(self) -> None:
+        """An inner block is over, or everything."""
+        futures, self.outsiders = self.outsiders, []
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
+
+    def cut_off(self, pin: Pin) -> PoolError:
+        """Why this one is not open any more."""
+        if self.lost is not None:
+            return self.lost.error()
+        if pin.over or self.branch.database._closed:
+            return self.branch.gone()
+        return PoolError(
+            f"{self.branch.label}: this was closed ({pin.reason}): close() was called, its task "
+            f"ended, or its connection was lost"
+        )
 
     async def renew(self) -> Link:
         """Another link for one that was dead when it was handed out."""
@@ -383,6 +478,7 @@ class Lease:
     def lose(self, outcome: Outcome, why: str, cause: BaseException | None) -> None:
         if self.lost is None:
             self.lost = Lost(outcome, why, cause)
+            self.let_in()  # they learn of it
 
     async def leave_block(self, error: BaseException | None) -> None:
         """Of connection(): leaving the outermost one resets and returns the link."""
@@ -425,12 +521,17 @@ class Lease:
     def cut(self) -> None:
         self.ended = True
         self.lost = None
+        if self.transactions:
+            for pin in self.pins:
+                if isinstance(pin.source, Source):
+                    pin.cut()
         for transaction in self.transactions:
             transaction.cut_off()
         self.transactions.clear()
         if self.link is not None:
             self.cut_pins(self.link)
         self.blocks = 0
+        self.let_in()
 
     def break_off(self) -> None:
         """The end of its transaction was cancelled: it is rolled back with its link, and the task

@@ -202,12 +202,15 @@ class Database:
                 raise
             refused.discard(task)
             return
-        transactions = [*lease.transactions]
-        for transaction in transactions[1:]:
-            transaction.is_open = False
-        del lease.transactions[1:]
-        if transactions:
-            await transactions[0].rollback()
+        if lease.transactions:
+            outermost, *inner = lease.transactions
+            del lease.transactions[1:]
+            for each in inner:
+                each.rolled_back_by(task)
+            try:
+                await outermost.rollback()
+            finally:
+                outermost.rolled_back_by(task)
             return
         lost, lease.lost = lease.lost, None
         if lease.link is not None and lease.link.is_dead:  # its server has rolled it back

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ..errors import PoolError, transaction_over
+from ..errors import PoolError, TransactionClosedError
 from .binding import Lease, Pin
 from .driver import Arguments, Link, Prepared
 from .notes import note_operator
@@ -51,7 +51,10 @@ class Statement:
         if rows:
             prepared = self._prepared()
             await self._lease.run(
-                lambda link: prepared.execute_many(rows), self._query, pin=self._pin
+                lambda link: prepared.execute_many(rows),
+                self._query,
+                pin=self._pin,
+                transaction=self._pin.transaction,
             )
 
     async def fetch_all(self, parameters: Any = None) -> list[Any]:
@@ -70,16 +73,14 @@ class Statement:
         """An async iterator over the rows; it has `aclose()`."""
         self._prepared()
         text, arguments = self._bound(parameters)
-        return Stream(self._lease.branch.database, self._query, text, arguments)
+        database, owner = self._lease.branch.database, self._pin.transaction
+        return Stream(database, self._query, text, arguments, owner)
 
     async def close(self) -> None:
         """Harmless when it is closed, or its connection gone."""
         lease, pin = self._lease, self._pin
         if pin in lease.pins and lease.link is not None and lease.lost is None:
-            try:
-                await lease.run(lambda link: pin.source.close(), None, pin=pin)
-            finally:
-                lease.drop_pin(pin)
+            await close_pin(lease, pin)
         elif pin in lease.pins:
             del lease.pins[pin]
             if lease.link is not None:  # in a transaction that is lost: closed when that is over
@@ -110,7 +111,10 @@ class Statement:
         prepared = self._prepared()
         try:
             return await self._lease.run(
-                lambda link: getattr(prepared, name)(arguments), self._query, pin=self._pin
+                lambda link: getattr(prepared, name)(arguments),
+                self._query,
+                pin=self._pin,
+                transaction=self._pin.transaction,
             )
         except Exception as error:
             if arguments:
@@ -127,10 +131,10 @@ class Statement:
 
     def _prepared(self) -> Prepared:
         lease = self._lease
-        if lease.lost is not None:
+        if lease.lost is not None and not self._pin.over:
             raise lease.lost.error()
         if self._pin not in lease.pins or lease.link is None:
-            if lease.branch.database._closed:
+            if self._pin.over or lease.branch.database._closed:
                 raise lease.branch.gone()
             raise PoolError(
                 f"the statement {self._query!r} is closed: close() was called, its task ended, or "
@@ -140,21 +144,46 @@ class Statement:
 
 
 async def prepare(lease: Lease, query: Query, transaction: Transaction | None = None) -> Statement:
+    """`transaction`: of the handle that prepares it; one of a task that has joined a transaction
+    ends with that as well."""
+    of = transaction or lease.branch.joined.get(lease.branch.current_task())
+
     async def ready(link: Link) -> Statement:
         """Pinned in the very step in which it is prepared."""
         named = query.template({})
         template = named if named.names else query.template(())
         try:
-            prepared = await link.prepare(template, query.text)
+            source = await link.prepare(template, query.text)
         except Exception as error:
             if template.count:
                 note_operator(error)
             raise
-        pin = Pin(f"statement is open ({query!r})", prepared)
+        pin = Pin(f"statement is open ({query!r})", source, transaction=of)
         lease.pins[pin] = None
         return Statement(lease, pin, query)
 
     return await lease.run_alone(ready, None, transaction=transaction)
+
+
+async def close_pin(lease: Lease, pin: Pin) -> None:
+    """When it is its turn; if it does not come to that, it is closed before the next statement."""
+    begun = False
+
+    def close(link: Link) -> Awaitable[object]:
+        nonlocal begun
+        begun = True
+        return pin.source.close()  # type: ignore[no-any-return]
+
+    try:
+        await lease.run(close, None, pin=pin, transaction=pin.transaction)
+    except TransactionClosedError:
+        if begun:
+            raise
+    finally:
+        if begun:
+            lease.drop_pin(pin)
+        else:
+            lease.forget_pin(pin)
 
 
 class Stream:
@@ -202,7 +231,14 @@ class Stream:
             self._over = True
             raise self._cut_off(lease)
         try:
-            rows = await lease.run(lambda link: pin.source.fetch(self._chunk), None, pin=pin)
+            rows = await lease.run(
+                lambda link: pin.source.fetch(self._chunk),
+                None,
+                pin=pin,
+                transaction=pin.transaction,
+            )
+            if pin.over:  # with the task of the transaction, meanwhile
+                raise self._cut_off(lease)
         except BaseException:
             self._over = True
             self._let_go(lease, pin)
@@ -212,7 +248,7 @@ class Stream:
             raise StopAsyncIteration
         if self._chunk < LAST_CHUNK and not is_wide(rows[-1]):
             self._chunk = min(2 * self._chunk, LAST_CHUNK)
-        self._rows = list(rows)
+        self._rows += rows
         self._rows.reverse()
         return self._rows.pop()
 
@@ -226,10 +262,7 @@ class Stream:
         if lease.lost is not None:
             lease.drop_pin(pin)
             return
-        try:
-            await lease.run(lambda link: pin.source.close(), None, pin=pin)
-        finally:
-            lease.drop_pin(pin)
+        await close_pin(lease, pin)
 
     async def __aenter__(self) -> Self:
         return self
@@ -271,7 +304,13 @@ class Stream:
         source = await link.stream(
             self._text, self._arguments, self._query.keyword, alone=lease.private
         )
-        pin = Pin(reason, source, exclusive=not link.interleaves)
+        pin = Pin(
+            reason,
+            source,
+            exclusive=not link.interleaves,
+            rows=self._rows,
+            transaction=self._owner,
+        )
         lease.pins[pin] = None
         return pin
 
@@ -302,11 +341,10 @@ class Stream:
             lease.drop_pin(pin)
 
     def _cut_off(self, lease: Lease) -> PoolError:
-        if lease.lost is not None:
+        assert self._pin is not None
+        if lease.lost is not None and not self._pin.over:
             return lease.lost.error()
-        if self._owner is not None and not self._owner.is_open:
-            return transaction_over()
-        if lease.branch.database._closed:
+        if self._pin.over or lease.branch.database._closed:
             return lease.branch.gone()
         return PoolError(
             f"the stream of {self._query!r} was cut off: its task or its transaction ended, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Awaitable, Container, Iterable
 from logging import DEBUG
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +12,7 @@ from ..errors import PoolError
 from ..log import log
 from ..observe import task_name
 from .binding import Lease, Pin
-from .driver import ISOLATIONS, Isolation
+from .driver import ISOLATIONS, Isolation, Link
 from .scope import enter_scope, leave_scope
 from .statement import Statement, Stream, prepare
 
@@ -40,6 +40,7 @@ class Transaction:
         "_savepoint",
         "is_open",
         "read_only",
+        "task",
     )
 
     def __init__(self, database: Database, isolation: Any, read_only: Any) -> None:
@@ -55,10 +56,11 @@ class Transaction:
         self._block = False  # of `async with`, not of begin()
         self._cut = False  # ended by the end of its task, or by closing the database
         self.is_open = False
+        self.task: Any = None  # that entered it
 
     @property
     def task_name(self) -> str:
-        return "?" if self._lease is None else task_name(self._lease.task)
+        return "?" if self.task is None else task_name(self.task)
 
     def is_of(self, branch: object) -> bool:
         return self._lease is not None and self._lease.branch is branch
@@ -97,10 +99,16 @@ class Transaction:
                 "the outermost one"
             )
         self._enter(lease)
-        self._savepoint = f"cenote_{len(lease.transactions) + 1}"
-        text = f"SAVEPOINT {self._savepoint}"
-        await lease.run_alone(lambda link: link.execute(text, None), None)
+
+        def set_it(link: Link) -> Awaitable[object]:
+            self._older = {*lease.pins}
+            self._savepoint = f"cenote_{len(lease.transactions) + 1}"
+            return link.execute(f"SAVEPOINT {self._savepoint}", None)  # type: ignore[no-any-return]
+
+        await lease.run_alone(set_it, None)
         self._entered_in(lease)
+        if self.task is not lease.task:
+            self.task.add_done_callback(self._task_done)
 
     def _enter(self, lease: Lease) -> None:
         self._entered = True
@@ -110,17 +118,33 @@ class Transaction:
 
     def _entered_in(self, lease: Lease) -> None:
         self.is_open = True
+        self.task = lease.branch.current_task()
         lease.transactions.append(self)
         lease.settle()
         enter_scope(self)
 
+    def _task_done(self, task: Any) -> None:
+        """Of a savepoint: its task is over, and nobody will end it."""
+        lease = self._lease
+        if lease is not None and self in lease.transactions:
+            if lease.link is not None:
+                lease.link.broken = True
+            lease.lose("rolled_back", f"task {task_name(task)!r} ended in a savepoint of it", None)
+            lease.settle()
+
+    def admits(self, task: Any, *blocks: Transaction | None) -> bool:
+        """Whether statements of this task, or by the handle of one of these blocks, are inside."""
+        return self.task is task or self in blocks
+
     async def commit(self) -> None:
         lease = self._open_lease()
         try:
+            await self._inner_blocks_over(lease)
             if (lost := lease.lost) is not None:
                 if self._savepoint is None:
                     await self._roll_back_all(lease)  # what goes on in its place, if anything does
                 raise lost.error()
+            self.is_open = False
             if self._savepoint is None:
                 await self._commit(lease)
             else:
@@ -131,26 +155,40 @@ class Transaction:
         finally:
             self._over(lease)
 
-    async def _commit(self, lease: Lease) -> None:
+    async def _inner_blocks_over(self, lease: Lease) -> None:
+        """Blocks of other tasks inside this one end first."""
+        task = lease.branch.current_task()
         try:
-            self._check_top(lease)
-            lease.cut_streams(self._older)
-            link = lease.check()
+            while (inner := lease.inner_block()) is not None and inner is not self:
+                if inner.task is task:
+                    raise PoolError(
+                        "another savepoint was begun inside this one and is still open: "
+                        "leave blocks in the reverse order"
+                    )
+                await lease.outside(task, inner)
         except PoolError:
-            await self._roll_back_all(lease)
+            await (self._roll_back_all(lease) if self._savepoint is None else self._undo(lease))
             raise
+        if not self.is_open:
+            raise lease.branch.gone()
+
+    async def _commit(self, lease: Lease) -> None:
         lease.check_alive()
-        lease.transactions.remove(self)  # so that its end is no loss
-        self.is_open = False
+        link = lease.link
         try:
-            committed = await lease.run(lambda link: link.commit(), None, verb="COMMIT")
+            committed = await lease.run(
+                lambda link: link.commit(), None, verb="COMMIT", ending=self
+            )
         except Exception as error:
+            if self in lease.transactions:  # it was not begun
+                await self._roll_back_all(lease)
+                raise
             lease.lost = None
             if lease.link is None and not isinstance(error, PoolError):
                 raise errors.transaction_lost(
                     "unknown", "its connection was lost during COMMIT"
                 ) from error
-            if lease.link is not None and link.in_transaction:  # refused, and still there
+            if link is not None and link is lease.link and link.in_transaction:  # refused
                 await self._roll_back_quietly(lease)
             raise
         if not committed:
@@ -161,13 +199,21 @@ class Transaction:
     async def _release_savepoint(self, lease: Lease) -> None:
         text = f"RELEASE SAVEPOINT {self._savepoint}"
         try:
-            self._check_top(lease)
-            lease.cut_streams(self._older)
-            await lease.run(lambda link: link.execute(text, None), None)
+            await lease.run(lambda link: link.execute(text, None), None, ending=self)
         except Exception:
             if lease.link is not None and lease.lost is None:
                 await self._undo(lease)
             raise
+
+    def cut_streams(self, lease: Lease) -> None:
+        """It is about to end, and it is the turn of that: what is open in it ends first."""
+        self.is_open = False
+        lease.cut_streams(self._older)
+
+    def begin_to_end(self, lease: Lease) -> None:
+        """The statement that ends all of it is sent: its end is no loss."""
+        if self._savepoint is None and self in lease.transactions:
+            lease.transactions.remove(self)
 
     async def rollback(self) -> None:
         """The whole of it, or back to its savepoint."""
@@ -186,11 +232,15 @@ class Transaction:
     async def _undo(self, lease: Lease) -> None:
         """Back to its savepoint."""
         name = self._savepoint
+        self.is_open = False
         self._cut_inner(lease)
-        lease.cut_streams(self._older)
+
+        async def undo(link: Link) -> None:
+            await link.execute(f"ROLLBACK TO SAVEPOINT {name}", None)
+            await link.execute(f"RELEASE SAVEPOINT {name}", None)
+
         try:
-            await lease.run(lambda link: link.execute(f"ROLLBACK TO SAVEPOINT {name}", None), None)
-            await lease.run(lambda link: link.execute(f"RELEASE SAVEPOINT {name}", None), None)
+            await lease.run(undo, None, ending=self)
         except Exception as error:
             if lease.link is not None:  # what must not stay in it is still there
                 lease.link.broken = True
@@ -207,9 +257,8 @@ class Transaction:
             lease.transactions.remove(self)
         lease.lost = None
         self.is_open = False
-        lease.cut_streams(self._older)
         try:
-            await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK")
+            await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK", ending=self)
         except Exception as error:
             log(DEBUG, "%s: rollback failed: %r", lease.branch.label, error)
             lease.drop(error)
@@ -228,9 +277,11 @@ class Transaction:
     def _over(self, lease: Lease) -> None:
         self.is_open = False
         leave_scope(self)
+        self.task.remove_done_callback(self._task_done)
         if self in lease.transactions:
             self._cut_inner(lease)
             lease.transactions.remove(self)
+        lease.let_in()
         if not lease.transactions:
             lease.lost = None
         lease.settle()
@@ -242,22 +293,21 @@ class Transaction:
             for inner in lease.transactions[first:]:
                 inner.cut_off()
             del lease.transactions[first:]
+            lease.let_in()
 
     def unjoin(self, task: Any) -> None:
         if self._lease is not None:
             self._lease.branch.joined.pop(task, None)
 
+    def rolled_back_by(self, task: Any) -> None:
+        """By db.rollback(); its own task knows of it."""
+        self.is_open = False
+        self._cut = self.task is not task
+
     def cut_off(self) -> None:
         """Its task or the outer one is over, or the database is closed."""
         self.is_open = False
         self._cut = True
-
-    def _check_top(self, lease: Lease) -> None:
-        if lease.transactions and lease.transactions[-1] is not self:
-            raise PoolError(
-                "another savepoint was begun inside this one and is still open: "
-                "leave blocks in the reverse order, also in tasks that share a transaction"
-            )
 
     async def __aenter__(self) -> Self:
         self._block = True
