@@ -63,12 +63,16 @@ class Browser:
         self.logs = []
 
     def open(self, url, *, width=1280, height=1000, scheme="light"):
+        """Look at the dashboard, and wait until it lives."""
+        self.go(url, width=width, height=height, scheme=scheme)
+        self.until(lambda: self.text("#link-text") == "Live")
+
+    def go(self, url, *, width=1280, height=1000, scheme="light"):
         media = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.driver.get(url)
-        self.until(lambda: self.text("#link-text") == "Live")
 
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
@@ -151,10 +155,12 @@ class Program:
         return self
 
     def __exit__(self, *_):
-        self.do(self._end())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+        try:
+            self.do(self._end())
+        finally:  # else the thread, and with it the test run, would never end
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join()
+            self.loop.close()
 
     async def _end(self):
         for task in self.tasks:

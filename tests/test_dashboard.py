@@ -85,6 +85,7 @@ async def test_the_routes():
         ("POST", "", "GET, HEAD"),
         ("HEAD", "/events", "GET"),
         ("GET", "/control", "POST"),
+        ("GET", "/logout", "POST"),
     ],
 )
 async def test_another_method_is_told_which_ones_are_allowed(method, path, allowed):
@@ -127,11 +128,23 @@ async def test_lifespan_and_websockets():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"control_token": ""}, ValueError, "control_token"),
-        ({"control_token": "with space"}, ValueError, "control_token"),
-        ({"control_token": "schlüssel"}, ValueError, "control_token"),
-        ({"control_token": 7}, TypeError, "control_token"),
-        ({"control_token": b"bytes"}, TypeError, "control_token"),
+        *(
+            ({name: value}, error, f"^{name} must ")
+            for name in ("token", "control_token")
+            for value, error in (
+                ("", ValueError),
+                ("with space, but long enough", ValueError),
+                ("schlüssel, der lang genug ist", ValueError),
+                ("fifteen-letters", ValueError),
+                (7, TypeError),
+                (b"bytes that are long", TypeError),
+            )
+        ),
+        ({"authorize": "me"}, TypeError, "^authorize must be callable, not str"),
+        ({"public": 1}, TypeError, "^public must be True or False, not int"),
+        ({"public": "yes"}, TypeError, "^public must be True or False, not str"),
+        ({"public": True, "token": TOKEN}, ValueError, "public=True .* token"),
+        ({"public": True, "authorize": bool}, ValueError, "public=True .* authorize"),
         ({"hosts": "example.com"}, TypeError, "hosts"),
         ({"hosts": [1]}, TypeError, "hosts"),
         ({"hosts": ["a b"]}, ValueError, "hosts"),

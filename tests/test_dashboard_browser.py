@@ -12,7 +12,7 @@ from support import Gate, Thing
 
 pytestmark = pytest.mark.once
 
-TOKEN = "sesame-open"
+TOKEN = "open-sesame-open-sesame"
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,7 @@ def chromium(tmp_path_factory):
 def browser(chromium):
     browser = Browser(chromium)
     chromium.get("about:blank")
+    chromium.execute_cdp_cmd("Network.clearBrowserCookies", {})  # nobody has signed in
     chromium.get_log("browser")
     chromium.get_log("performance")
     yield browser
@@ -143,6 +144,95 @@ def test_one_of_several_pools(program, browser):
     assert browser.text("#pools [aria-current] .name") == "b"
     browser.driver.refresh()
     browser.until(lambda: browser.text("#pool-name") == "b")
+
+
+# -- the door ------------------------------------------------------------------------------------
+
+
+def test_signing_in_and_out(program, browser):
+    pool = program.pool(Thing, max_size=2, name="main")
+    url = program.serve(token=TOKEN)
+    browser.go(url)
+    assert browser.seen("input[name=token]")
+    browser.write("#token", "not the token")
+    browser.click("[type=submit]")
+    browser.until(lambda: browser.text("[role=alert]") == "That token is wrong.")
+
+    browser.write("#token", TOKEN)
+    browser.click("[type=submit]")
+    browser.until(lambda: browser.text("#link-text") == "Live")
+    assert browser.driver.current_url == url
+    thing = program.acquire(pool)
+    browser.until(lambda: contents(browser.tiles(), "active"))
+    program.call(pool.release, thing)
+    browser.driver.refresh()
+    browser.until(lambda: browser.text("#link-text") == "Live")
+    (cookie,) = browser.driver.get_cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert browser.run("return document.cookie") == ""
+
+    browser.click("#sign-out")
+    browser.until(lambda: browser.seen("input[name=token]"))
+    assert browser.driver.get_cookies() == []
+    browser.driver.get(url)
+    assert browser.seen("input[name=token]")
+    assert all(TOKEN not in each for each in browser.requests())
+    # What it could not load is what it was refused: nothing else, above all nothing of the policy.
+    refused = [each for each in browser.complaints() if "status of 401" not in each]
+    assert refused == []
+
+
+def test_a_page_is_shown_the_door_when_the_token_changes(program, browser):
+    program.pool(Thing, name="main")
+    browser.go(program.serve(token=TOKEN))
+    browser.write("#token", TOKEN)
+    browser.press("ENTER")
+    browser.until(lambda: browser.text("#link-text") == "Live")
+    port = program.server.port
+    program.do(program.server.close())
+    browser.until(lambda: browser.text("#link-text") == "Offline")
+    program.serve(port=port, token=TOKEN[::-1])
+    browser.until(lambda: browser.seen("input[name=token]"))
+
+
+def test_no_sign_of_a_login_without_a_token(program, browser):
+    program.pool(Thing)
+    browser.open(program.serve())
+    assert not browser.seen("#sign-out")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_the_door_can_be_read(program, browser, scheme, width):
+    browser.go(program.serve(token=TOKEN), scheme=scheme, width=width, height=700)
+    browser.write("#token", "not the token")
+    browser.click("[type=submit]")
+    browser.until(lambda: browser.text("[role=alert]") == "That token is wrong.")
+    dark = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert (dark == "rgb(14, 19, 24)") is (scheme == "dark")
+    assert browser.run(FAINT) == []
+    assert browser.run(OUTSIDE, width) == []
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+def test_another_origin_cannot_watch(program, browser):
+    """A page of another port, as any program of this machine may serve one."""
+    program.pool(Thing)
+    url = program.serve(interval=0.05)
+    stranger = program.do(cenote.serve_dashboard(port=0))
+    try:
+        browser.open(stranger.url)
+        said = browser.driver.execute_async_script(
+            """
+            const done = arguments[arguments.length - 1];
+            fetch(arguments[0], {mode: 'no-cors'}).then(() => done('sent'), () => done('kept'));
+            """,
+            f"{url}events",
+        )
+        assert said == "kept"
+        assert program.call(program.server._app._collector).viewers == 0
+    finally:
+        program.do(stranger.close())
 
 
 # -- the buttons ---------------------------------------------------------------------------------

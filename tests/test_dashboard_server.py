@@ -1,4 +1,4 @@
-"""Who may ask the dashboard, its own small server, and the servers of others."""
+"""The buttons of the dashboard, its own small server, and the servers of others."""
 
 import asyncio
 import json
@@ -18,60 +18,7 @@ from clock import settle
 from support import Thing
 from viewer import TOKEN, Viewer, ask, order, press, scope, until, watching
 
-# -- who may ask ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("hosts", "address", "host", "allowed"),
-    [
-        ([], "127.0.0.1", "localhost", True),
-        ([], "127.0.0.1", "localhost:8765", True),
-        ([], "127.0.0.1", "127.0.0.1:8765", True),
-        ([], "::1", "[::1]:8765", True),
-        ([], "127.0.0.1", "LOCALHOST.", True),
-        ([], "127.0.0.1", "evil.example", False),
-        ([], "127.0.0.1", "localhost.evil.example", False),
-        ([], "127.0.0.1", "", False),
-        ([], "::ffff:127.0.0.1", "evil.example", False),
-        ([], "10.0.0.5", "ops.internal", True),  # not on the loopback: no check unless told so
-        (["ops.internal"], "10.0.0.5", "ops.internal:80", True),
-        (["ops.internal"], "10.0.0.5", "evil.example", False),
-        (["ops.internal"], "10.0.0.5", "localhost", False),
-        (["ops.internal"], "127.0.0.1", "ops.internal", True),
-        (["ops.internal"], "127.0.0.1", "localhost", True),
-        (["*"], "127.0.0.1", "anything", True),
-        (["fd00::7"], "fd00::7", "[fd00::7]:80", True),
-        ([], "testserver", "testserver", True),
-        ([], "/run/app.sock", "whatever", True),
-    ],
-)
-async def test_the_host_is_checked(hosts, address, host, allowed):
-    status, _, body = await ask(app(hosts=hosts), "GET", "/", host=host, address=address)
-    assert status == (200 if allowed else 403)
-    if not allowed:
-        assert "hosts=" in json.loads(body)["error"]
-
-
-@pytest.mark.parametrize(
-    ("headers", "allowed"),
-    [
-        ({}, True),  # no browser
-        ({"origin": "http://localhost:8765"}, True),
-        ({"origin": "http://LOCALHOST:8765"}, True),
-        ({"origin": "http://localhost"}, False),  # another port
-        ({"origin": "http://evil.example"}, False),
-        ({"origin": "null"}, False),
-        ({"origin": "https://proxy.example"}, True),  # in hosts
-        ({"sec-fetch-site": "cross-site"}, False),
-        ({"sec-fetch-site": "same-origin"}, True),
-    ],
-)
-async def test_the_origin_of_a_button_is_checked(headers, allowed):
-    application = app(control_token=TOKEN, hosts=["proxy.example"])
-    status, said = await order(application, "check", host="localhost:8765", **headers)
-    assert status == (200 if allowed else 403)
-    if not allowed:
-        assert "origin" in said["error"]
+# -- the buttons ---------------------------------------------------------------------------------
 
 
 async def test_without_a_token_it_only_shows(make_pool):
@@ -186,7 +133,9 @@ async def test_it_binds_to_the_loopback_and_says_when_it_does_not(caplog):
         (listening,) = served._server.sockets
         assert listening.getsockname()[0] == "127.0.0.1"
     assert not caplog.records
-    async with await cenote.serve_dashboard(host="0.0.0.0", port=0) as served:
+    with pytest.raises(ValueError, match=r"host '0\.0\.0\.0' is open to other machines: .*token="):
+        await cenote.serve_dashboard(host="0.0.0.0", port=0)
+    async with await cenote.serve_dashboard(host="0.0.0.0", port=0, token=TOKEN) as served:
         assert served.url == f"http://127.0.0.1:{served.port}/"
         bound = f"0.0.0.0:{served.port}"
     (record,) = caplog.records
@@ -454,7 +403,8 @@ async def test_closing_ends_the_streams(make_pool):
 
 def test_the_end_of_the_loop_is_the_end_of_the_server():
     code = """if True:
-        import asyncio, cenote
+        import asyncio, cenote, logging
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # a slow machine is not a failure
         async def main():
             pool = cenote.Pool(object)
             server = await cenote.serve_dashboard(port=0)

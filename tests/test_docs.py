@@ -54,7 +54,7 @@ SQLITE = "import asyncio, cenote\ndb = cenote.Database('sqlite:///:memory:')\n"
 PRELUDES = {
     "docs/pool.md": "import cenote\nconnect, disconnect = object, (lambda connection: None)\n",
     "docs/database.md": SQLITE + TABLES,
-    "docs/dashboard.md": "import cenote, secrets\n",
+    "docs/dashboard.md": "import cenote, os, secrets\n",
     "docs/guides/sizes.md": "import asyncio, cenote\n",
     "docs/guides/transactions.md": SQLITE
     + TABLES

@@ -6,11 +6,21 @@ from contextlib import asynccontextmanager
 
 from clock import settle
 
-TOKEN = "sesame-open"
+TOKEN = "open-sesame-open-sesame"
 AGAIN = b"event: again\ndata:\n\n"
 
 
-def scope(method, path, headers=(), query="", root="", host="localhost", address="127.0.0.1"):
+def scope(
+    method,
+    path,
+    headers=(),
+    query="",
+    root="",
+    host="localhost",
+    address="127.0.0.1",
+    client=("127.0.0.1", 50000),
+    scheme="http",
+):
     named = {"host": host, **dict(headers)}
     return {
         "type": "http",
@@ -19,7 +29,9 @@ def scope(method, path, headers=(), query="", root="", host="localhost", address
         "root_path": root,
         "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in named.items()],
-        "server": (address, 8765),
+        "scheme": scheme,
+        "server": None if address is None else (address, 8765),
+        "client": client,
     }
 
 

@@ -1,30 +1,44 @@
-"""The dashboard as an ASGI application, written by hand: three routes need no framework."""
+"""The dashboard as an ASGI application, written by hand: a few routes need no framework."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
-from urllib.parse import parse_qs
+from typing import Final
 
 from ... import options
 from ...observe import post
+from .answers import (
+    SAFE,
+    Refusal,
+    Send,
+    redirect,
+    reply,
+    send_body,
+    send_head,
+    send_page,
+)
 from .collector import Collector, Viewer
-from .guard import Guard
-from .page import page
+from .guard import Authorize, Guard, Scope
+from .page import closed_page, login_page, page
+from .requests import (
+    FORM,
+    Receive,
+    body_of,
+    content_type,
+    fields_of,
+    headers_of,
+    order_of,
+    path_of,
+    viewer_of,
+)
 from .text import of_error
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 VIEWERS: Final = 64  # at once
-LONGEST_BODY: Final = 4096  # bytes of a POST
 SEND_TIMEOUT: Final = 20.0  # seconds that a browser has to take one message
 END_TIMEOUT: Final = 1.0  # seconds that the end of a stream may take when the server stops
 LOOP_TIMEOUT: Final = 5.0  # seconds that a pool's loop has to do what a button says
@@ -38,24 +52,14 @@ METHODS: Final = {
     "/": ("GET", "HEAD"),
     "/events": ("GET",),
     "/control": ("POST",),
+    "/login": ("GET", "HEAD", "POST"),
+    "/logout": ("POST",),
 }
-ACTIONS: Final = ("activate", "deactivate", "recover")
+LINKED: Final = ("", "/", "/login")  # a page of another site may have a link to these
 ANOTHER: Final = (
     "another process of this program answered; nothing was done. "
     "Press again, or give the dashboard of each process a port of its own."
 )
-SAFE: Final = {
-    "cache-control": "no-store",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-}
-
-
-class Refusal(Exception):
-    def __init__(self, status: int, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers
 
 
 class Dashboard:
@@ -64,11 +68,20 @@ class Dashboard:
     def __init__(
         self,
         *,
+        token: str | None = None,
+        authorize: Authorize | None = None,
+        public: bool = False,
         control_token: str | None = None,
         hosts: Iterable[str] = (),
         interval: float = 0.25,
     ) -> None:
-        self._guard = Guard(control_token=control_token, hosts=hosts)
+        self._guard = Guard(
+            token=token,
+            authorize=authorize,
+            public=public,
+            control_token=control_token,
+            hosts=hosts,
+        )
         self._interval = options.duration("interval", interval)
         if not 0.05 <= self._interval <= 10:
             raise ValueError(f"interval must be between 0.05 and 10 seconds, not {interval!r}")
@@ -79,17 +92,40 @@ class Dashboard:
     @staticmethod
     def app(
         *,
+        token: str | None = None,
+        authorize: Authorize | None = None,
+        public: bool = False,
         control_token: str | None = None,
         hosts: Iterable[str] = (),
         interval: float = 0.25,
     ) -> Dashboard:
-        """The dashboard as an ASGI app.
+        """Make an ASGI app that shows the pools of this process.
 
-        `control_token`: enables the buttons for whoever knows it. `hosts`: names by which it may
-        be called, beside those of the loopback; "*" is any. `interval`: seconds between two
-        updates, 0.05 to 10.
+        Without `token`, `authorize` and `public` it answers only clients on this machine that no
+        proxy stands before.
+
+        Args:
+            token: Whoever knows it is let in, by a login or by `Authorization: Bearer ...`; 16
+                visible ASCII characters or more.
+            authorize: Called with the ASGI scope of a request, sync or async; what it answers
+                says whether this request is let in.
+            public: Let everybody in.
+            control_token: Enables the buttons for whoever knows it; as `token`.
+            hosts: Names by which it may be called, beside `localhost` and addresses; "*" is any.
+            interval: Seconds between two updates, 0.05 to 10.
+
+        Raises:
+            TypeError: An option has the wrong type.
+            ValueError: An option has a wrong value, such as a token that is too short.
         """
-        return Dashboard(control_token=control_token, hosts=hosts, interval=interval)
+        return Dashboard(
+            token=token,
+            authorize=authorize,
+            public=public,
+            control_token=control_token,
+            hosts=hosts,
+            interval=interval,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -98,29 +134,88 @@ class Dashboard:
             try:
                 await self._answer(scope, receive, send)
             except Refusal as refusal:
-                await _reply(send, refusal.status, {"error": refusal.message}, refusal.headers)
+                await self._refuse(scope, send, refusal)
         else:  # a websocket
             await send({"type": "websocket.close", "code": 1000})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = _headers(scope)
-        server = scope.get("server")
-        if reason := self._guard.refuses_host(headers, None if server is None else server[0]):
+        headers = headers_of(scope)
+        if reason := self._guard.refuses_host(headers):
             raise Refusal(403, reason)
-        path, method = _path(scope), scope["method"]
+        path, method = path_of(scope), scope["method"]
         wanted = METHODS.get(path)
         if wanted is None:
             raise Refusal(404, "There is nothing here.")
         if method not in wanted:
             raise Refusal(405, f"Only {wanted[0]} is possible here.", allow=", ".join(wanted))
         if path == "":
-            await _redirect(send, f"{scope.get('root_path', '')}/")
-        elif path == "/":
-            await _send_page(send, body=method == "GET")
+            await redirect(send, 307, f"{scope.get('root_path', '')}/")
+            return
+        linked = path in LINKED and method != "POST"
+        if not linked and (reason := self._guard.refuses_origin(headers)):
+            raise Refusal(403, reason)
+        if path == "/login":
+            await self._login(scope, headers, receive, send)
+            return
+        await self._let_in(scope, headers)
+        if path == "/":
+            await send_page(send, page(), body=method == "GET")
         elif path == "/events":
             await self._stream(scope, receive, send)
+        elif path == "/logout":
+            await self._logout(scope, send)
         else:
             await self._control(headers, receive, send)
+
+    # -- the door --------------------------------------------------------------------------------
+
+    async def _let_in(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        try:
+            reason = await self._guard.refuses(scope, headers)
+        except TimeoutError:
+            raise Refusal(503, "The application did not say in time who you are.") from None
+        if reason is not None and self._guard.sessions is not None:
+            raise Refusal(401, reason, www_authenticate='Bearer realm="cenote"')
+        if reason is not None:
+            raise Refusal(403, reason)
+
+    async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+        """In words for people if a browser wants to show a page, else as JSON."""
+        accepted = [value for name, value in scope["headers"] if name.lower() == b"accept"]
+        if path_of(scope) not in LINKED or b"text/html" not in b",".join(accepted):
+            await reply(send, refusal.status, {"error": refusal.message}, refusal.headers)
+            return
+        shown = closed_page(refusal.message)
+        headers = refusal.headers
+        if refusal.status == 401:
+            shown = login_page(refusal.message if scope["method"] == "POST" else None)
+            # Else the browser would not say where the form comes from.
+            headers = {**headers, "referrer-policy": "same-origin"}
+        await send_page(
+            send, shown, status=refusal.status, body=scope["method"] != "HEAD", more=headers
+        )
+
+    async def _login(
+        self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        sessions = self._guard.sessions
+        if scope["method"] != "POST" or sessions is None:
+            await redirect(send, 303, "./")
+            return
+        if content_type(headers) != FORM:
+            raise Refusal(415, f"The body must be {FORM}.")
+        fields = fields_of(await body_of(receive), "form")
+        if not self._guard.is_token(fields.get("token", [""])[0]):
+            raise Refusal(401, "That token is wrong.", www_authenticate='Bearer realm="cenote"')
+        cookie = sessions.begin(time.time(), secure=scope.get("scheme") == "https")
+        await redirect(send, 303, "./", set_cookie=cookie)
+
+    async def _logout(self, scope: Scope, send: Send) -> None:
+        sessions = self._guard.sessions
+        if sessions is None:
+            raise Refusal(404, "Nobody signs in here: there is no token.")
+        cookie = sessions.end(secure=scope.get("scheme") == "https")
+        await reply(send, 200, {"done": "logout"}, {"set-cookie": cookie})
 
     # -- watching --------------------------------------------------------------------------------
 
@@ -135,7 +230,7 @@ class Dashboard:
         collector = self._collector()
         if collector.viewers >= VIEWERS:
             raise Refusal(503, f"{VIEWERS} pages are open already, which is the limit.")
-        viewer = _viewer(scope)
+        viewer = viewer_of(scope)
         collector.join(viewer)
         gone = asyncio.ensure_future(_disconnected(receive))
         news = asyncio.ensure_future(self._feed(collector, viewer, send))
@@ -156,21 +251,24 @@ class Dashboard:
             if viewer.started and not viewer.comes_back:
                 with suppress(TimeoutError):  # of a browser that does not read
                     async with asyncio.timeout(END_TIMEOUT):
-                        await _send_body(send, b"")
+                        await send_body(send, b"")
 
     async def _feed(self, collector: Collector, viewer: Viewer, send: Send) -> None:
         headers = {**SAFE, "content-type": "text/event-stream", "x-accel-buffering": "no"}
-        more = partial(_send_body, send, more=True)
+        more = partial(send_body, send, more=True)
+        guard = self._guard
         now = asyncio.get_running_loop().time
         async with asyncio.timeout(SEND_TIMEOUT):
-            await _send_head(send, 200, headers)
+            await send_head(send, 200, headers)
             viewer.started = True
             await more(RETRY)
         end = now() + STREAM
         beat = now() + HEARTBEAT
         while now() < end:
             viewer.news.clear()
-            message = collector.news_for(viewer, control=self._guard.controls)
+            message = collector.news_for(
+                viewer, control=guard.controls, session=guard.sessions is not None
+            )
             if message is None and now() >= beat:
                 message = "{}"
             if message is not None:
@@ -182,23 +280,21 @@ class Dashboard:
                     await viewer.news.wait()
         viewer.comes_back = True
         async with asyncio.timeout(SEND_TIMEOUT):
-            await _send_body(send, AGAIN)
+            await send_body(send, AGAIN)
 
     # -- the buttons -----------------------------------------------------------------------------
 
     async def _control(self, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-        guard = self._guard
-        reason = guard.refuses_origin(headers) or guard.refuses_token(headers)
-        if reason:
+        if reason := self._guard.refuses_control(headers):
             raise Refusal(403, reason)
-        if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        if content_type(headers) != "application/json":
             raise Refusal(415, "The body must be application/json.")
-        process, pool, action = _order(await _body(receive))
+        process, pool, action = order_of(await body_of(receive))
         if action != "check":  # of the token, which it has passed
             if process != self._collector().process:
                 raise Refusal(409, ANOTHER)
             await self._do(pool, action)
-        await _reply(send, 200, {"done": action})
+        await reply(send, 200, {"done": action})
 
     async def _do(self, number: int, action: str) -> None:
         pool = self._collector().find(number)
@@ -228,70 +324,15 @@ class Dashboard:
 dashboard = Dashboard()
 
 
-def _viewer(scope: Scope) -> Viewer:
-    try:
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=8)
-    except ValueError:
-        raise Refusal(400, "The address has too many fields.") from None
-    number, name = query.get("pool", [""])[0], query.get("name", [None])[0]
-    after = query.get("after", [None])[0]
-    return Viewer(int(number) if number.isdecimal() and len(number) < 10 else None, name, after)
-
-
 def _server_stops(error: asyncio.CancelledError) -> bool:
     """Whether uvicorn ends this request because it has waited long enough. Whatever else cancels
     (a timeout, a task group, the end of the loop) must see its cancellation come back."""
     return error.args == (UVICORN_STOPS,)
 
 
-def _path(scope: Scope) -> str:
-    """Below the place where it is mounted; some servers give the whole path, some the rest."""
-    path: str = scope["path"]
-    root = scope.get("root_path", "").rstrip("/")
-    if root and (path == root or path.startswith(root + "/")):
-        return path[len(root) :]
-    return path
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    return {
-        name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
-    }
-
-
-def _order(body: bytes) -> tuple[str, int, str]:
-    try:
-        order = json.loads(body)
-        process, pool, action = order.get("process"), order.get("pool"), order.get("action")
-    except (ValueError, AttributeError, RecursionError):
-        raise Refusal(400, "The body must be a JSON object.") from None
-    if action == "check":
-        return "", 0, "check"
-    if action not in ACTIONS:
-        raise Refusal(400, f"action must be one of {', '.join(ACTIONS)}.")
-    if not isinstance(pool, int) or isinstance(pool, bool):
-        raise Refusal(400, "pool must be the number of a pool.")
-    if not isinstance(process, str):
-        raise Refusal(400, "process must be what the events say it is.")
-    return process, pool, action
-
-
 def _resolve(done: asyncio.Future[str | None], told: str | None) -> None:
     if not done.done():
         done.set_result(told)
-
-
-async def _body(receive: Receive) -> bytes:
-    body = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refusal(400, "The request broke off.")
-        body += message.get("body", b"")
-        if len(body) > LONGEST_BODY:
-            raise Refusal(413, f"The body must not be longer than {LONGEST_BODY} bytes.")
-        if not message.get("more_body", False):
-            return bytes(body)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -305,43 +346,3 @@ async def _lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{stage}.complete"})
         if stage == "lifespan.shutdown":
             return
-
-
-# -- answering -----------------------------------------------------------------------------------
-
-
-async def _send_page(send: Send, *, body: bool) -> None:
-    shown = page()
-    headers = {
-        **SAFE,
-        "content-type": "text/html; charset=utf-8",
-        "content-length": str(len(shown.body)),
-        "content-security-policy": shown.policy,
-        "cross-origin-opener-policy": "same-origin",
-        "x-frame-options": "DENY",
-    }
-    await _send_head(send, 200, headers)
-    await _send_body(send, shown.body if body else b"")
-
-
-async def _redirect(send: Send, target: str) -> None:
-    await _send_head(send, 307, {**SAFE, "location": target, "content-length": "0"})
-    await _send_body(send, b"")
-
-
-async def _reply(
-    send: Send, status: int, content: Mapping[str, Any], more: Mapping[str, str] | None = None
-) -> None:
-    body = json.dumps(content).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body))}
-    await _send_head(send, status, {**SAFE, **headers, **(more or {})})
-    await _send_body(send, body)
-
-
-async def _send_head(send: Send, status: int, headers: Mapping[str, str]) -> None:
-    pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-
-
-async def _send_body(send: Send, body: bytes, *, more: bool = False) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": more})

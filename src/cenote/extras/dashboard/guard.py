@@ -1,36 +1,82 @@
-"""Who may ask: the names by which the page may be called, the origin of a POST, the token."""
+"""Who may ask: from where, by which name, from which page, with which token."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import inspect
 import ipaddress
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+from ... import options
+from .session import Sessions
+
+Scope = MutableMapping[str, Any]
+Authorize = Callable[[Scope], object] | Callable[[Scope], Awaitable[object]]
+
+SHORTEST_TOKEN: Final = 16  # characters: what can be guessed is no token
 LONGEST_HOST: Final = 255  # characters
+AUTHORIZE_TIMEOUT: Final = 10.0  # seconds that `authorize` may take
+# What a proxy adds: the client is whoever talks to the proxy.
+FORWARDED: Final = frozenset(
+    {"forwarded", "via", "x-real-ip", "x-client-ip", "x-original-for", "x-envoy-external-address"}
+    | {"cf-connecting-ip", "true-client-ip", "fastly-client-ip", "fly-client-ip"}
+)
+HOW_TO_OPEN: Final = (
+    "Whoever runs it can open it to others: token=... asks for a token, authorize=... decides for "
+    "every request, public=True lets everybody in."
+)
 
 
 class Guard:
-    def __init__(self, *, control_token: str | None, hosts: Iterable[str]) -> None:
-        self._token = None if control_token is None else check_token(control_token).encode()
+    """Decides about requests. Each `refuses...` answers why one is refused; None: it is not."""
+
+    def __init__(
+        self,
+        *,
+        token: str | None,
+        authorize: Authorize | None,
+        public: bool,
+        control_token: str | None,
+        hosts: Iterable[str],
+    ) -> None:
+        self._token = check_token("token", token)
+        self._authorize = options.optional_function("authorize", authorize)
+        self._public = options.flag("public", public)
+        if self._public and (token is not None or authorize is not None):
+            other = "token" if token is not None else "authorize"
+            raise ValueError(f"public=True lets everybody in, which makes {other} useless")
+        self._control = check_token("control_token", control_token)
         self._hosts = check_hosts(hosts)
+        self.sessions = None if token is None else Sessions(token)
 
     @property
     def controls(self) -> bool:
-        return self._token is not None
+        """Whether there are buttons."""
+        return self._control is not None
 
-    def refuses_host(self, headers: Mapping[str, str], server: str | None) -> str | None:
-        """Why a request with this Host is refused; None: it is not.
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody on another machine may be let in."""
+        return self._public or self._token is not None or self._authorize is not None
 
-        A page on a foreign site may let its own name point to 127.0.0.1 and so read what is there:
-        its Host gives it away.
+    # -- the place -------------------------------------------------------------------------------
+
+    def refuses_host(self, headers: Mapping[str, str]) -> str | None:
+        """Judge the name by which it was called.
+
+        A page on a foreign site may let its own name point to an address in here, and so read
+        what is there as its own: the Host gives it away. An address cannot be made to point
+        elsewhere, and `localhost` is of the browser's own machine. Where a token is asked for, a
+        foreign page has none.
         """
-        if "*" in self._hosts or not (self._hosts or is_loopback(server)):
+        if "*" in self._hosts or (self._token is not None and not self._hosts):
             return None
         name = host_name(headers.get("host", ""))
-        if name in self._hosts or (name in LOOPBACK_NAMES and is_loopback(server)):
+        if name in self._hosts or name == "localhost" or as_address(name) is not None:
             return None
         return (
             "This dashboard does not answer to that host name. If it is meant to, "
@@ -38,36 +84,110 @@ class Guard:
         )
 
     def refuses_origin(self, headers: Mapping[str, str]) -> str | None:
-        """Why a POST is refused because of the page it comes from."""
-        origin = headers.get("origin")
-        if origin is None:  # no browser
-            foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        """Judge the page from which a browser asks. Links from elsewhere are no matter for this."""
+        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+        if site is not None:  # the browser itself knows
+            foreign = site not in ("none", "same-origin")
+        elif origin is None:  # no browser
+            foreign = False
         else:
-            place = urlsplit(origin).netloc.lower()
+            place = urlsplit(origin).netloc.lower() if len(origin) < 2 * LONGEST_HOST else ""
             own = headers.get("host", "").lower()
             foreign = not place or (place != own and host_name(place) not in self._hosts)
         return "This comes from a page of another origin." if foreign else None
 
-    def refuses_token(self, headers: Mapping[str, str]) -> str | None:
+    # -- the person ------------------------------------------------------------------------------
+
+    async def refuses(self, scope: Scope, headers: Mapping[str, str]) -> str | None:
+        """Judge who asks: by token, by the application, or by where the request comes from."""
+        if self._public:
+            return None
+        if not self.is_open:
+            return refuses_stranger(scope, headers)
+        if self._has_token(headers):
+            return None
+        if self._authorize is not None and await self._asks_application(scope):
+            return None
         if self._token is None:
+            return "The application does not let you see this dashboard."
+        if "authorization" in headers:
+            return "The token is wrong."
+        return "The token is missing: sign in on the page, or send 'Authorization: Bearer ...'."
+
+    def is_token(self, given: str) -> bool:
+        return is_same(given.strip(), self._token)
+
+    def refuses_control(self, headers: Mapping[str, str]) -> str | None:
+        if self._control is None:
             return "This dashboard is read-only: it was started without control_token."
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given:
+        given = bearer(headers)
+        if not given:
             return "The control token is missing: send it as 'Authorization: Bearer ...'."
-        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token):
-            return "The control token is wrong."
+        return None if is_same(given, self._control) else "The control token is wrong."
+
+    def _has_token(self, headers: Mapping[str, str]) -> bool:
+        if self.sessions is None:
+            return False
+        given = bearer(headers)
+        # Whoever may press the buttons may look: a request has room for one token only.
+        if given and (is_same(given, self._token) or is_same(given, self._control)):
+            return True
+        return self.sessions.holds(headers.get("cookie", ""), time.time())
+
+    async def _asks_application(self, scope: Scope) -> bool:
+        assert self._authorize is not None
+        answer = self._authorize(scope)
+        if inspect.isawaitable(answer):
+            async with asyncio.timeout(AUTHORIZE_TIMEOUT):
+                answer = await answer
+        return bool(answer)
+
+
+def refuses_stranger(scope: Scope, headers: Mapping[str, str]) -> str | None:
+    """Let only clients of this machine pass."""
+    for name in headers:
+        if name in FORWARDED or name.startswith("x-forwarded-"):
+            came = f"this request came through a proxy: it has the header {name.title()}"
+            return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
+    client, server = scope.get("client"), scope.get("server")
+    if client is None and (server is None or server[1] is None):
+        return None  # a Unix socket
+    address = None if client is None else client[0]
+    if is_loopback(address):
         return None
+    came = "this one is elsewhere" if not address else f"this one is {str(address)[:64]}"
+    return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
 
 
-def check_token(token: Any) -> str:
-    if not isinstance(token, str):
-        raise TypeError(f"control_token must be a string or None, not {type(token).__name__}")
-    if not token or not all("!" <= character <= "~" for character in token):
+def bearer(headers: Mapping[str, str]) -> str:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def is_same(given: str, secret: str | None) -> bool:
+    """In a time that does not depend on where they differ."""
+    return secret is not None and hmac.compare_digest(
+        given.encode("utf-8", "replace"), secret.encode()
+    )
+
+
+# -- the options ---------------------------------------------------------------------------------
+
+
+def check_token(name: str, token: Any) -> str | None:
+    if options.text(name, token) is None:
+        return None
+    if not all("!" <= character <= "~" for character in token):
         raise ValueError(
-            "control_token must be one or more visible ASCII characters without spaces, "
-            "for example secrets.token_urlsafe()"
+            f"{name} must be visible ASCII characters without spaces, "
+            f"for example secrets.token_urlsafe()"
         )
-    return token
+    if len(token) < SHORTEST_TOKEN:
+        raise ValueError(
+            f"{name} must have {SHORTEST_TOKEN} characters or more, not {len(token)}: "
+            f"use something that cannot be guessed, for example secrets.token_urlsafe()"
+        )
+    return str(token)
 
 
 def check_hosts(hosts: Any) -> frozenset[str]:
@@ -82,6 +202,9 @@ def check_hosts(hosts: Any) -> frozenset[str]:
             raise ValueError(f"hosts has {host!r}, which is not a host name")
         names.add(name)
     return frozenset(names)
+
+
+# -- names and addresses -------------------------------------------------------------------------
 
 
 def host_name(host: str) -> str:

@@ -6,6 +6,7 @@ import re
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,23 +21,48 @@ class Page(NamedTuple):
 
 @cache
 def page() -> Page:
+    """The dashboard itself."""
     style = _style()
     script = "".join(["\n'use strict';\n", *(_read(name) for name in SCRIPTS)])
     document = _read("page.html").replace("/*style*/", style).replace("/*script*/", script)
     policy = (
-        "default-src 'none'",
-        f"style-src '{_digest(style)}'",
+        *_policy(style),
         f"script-src '{_digest(script)}'",
         "connect-src 'self'",
-        "img-src data:",  # the icon
-        "base-uri 'none'",
         "form-action 'none'",
-        "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
     )
     return Page(document.encode(), "; ".join(policy))
 
 
+def login_page(problem: str | None = None) -> Page:
+    """Where the token is asked for: it goes into the body of a request, never into an address."""
+    said = "" if problem is None else f'<p class="bad" role="alert">{escape(problem)}</p>'
+    return _door(f"{said}{_read('login.html')}", "form-action 'self'")
+
+
+def closed_page(reason: str) -> Page:
+    """Why somebody is not let in, and who could change that."""
+    return _door(f"<p>{escape(reason)}</p>", "form-action 'none'")
+
+
+def _door(content: str, *more: str) -> Page:
+    style = _style()
+    document = _read("door.html").replace("/*style*/", style).replace("<!--content-->", content)
+    return Page(document.encode(), "; ".join((*_policy(style), *more)))
+
+
+def _policy(style: str) -> tuple[str, ...]:
+    return (
+        "default-src 'none'",
+        f"style-src '{_digest(style)}'",
+        "img-src data:",  # the icon
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+
+
+@cache
 def _style() -> str:
     """The colours of the dark theme are written once: chosen by hand, or by the system."""
     style = _read("page.css")
@@ -45,6 +71,7 @@ def _style() -> str:
     return style.replace("/*dark*/", chosen[1])
 
 
+@cache
 def _read(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from logging import ERROR, INFO, WARNING
 from types import TracebackType
@@ -14,12 +15,15 @@ from urllib.parse import unquote
 
 from ... import options
 from ...log import log
-from .asgi import LONGEST_BODY, SEND_TIMEOUT, Dashboard, Message, Scope
-from .guard import is_loopback
+from .answers import Message
+from .asgi import SEND_TIMEOUT, Dashboard
+from .guard import Authorize, Scope, is_loopback
 from .head import LONGEST_HEAD, BadRequest, parse
+from .requests import LONGEST_BODY
 
 READ_TIMEOUT: Final = 10.0  # seconds that a request may take to arrive
 CONNECTIONS: Final = 128  # at once
+TURNS: Final = 4  # of the loop, from the acceptance of a connection to its callback
 LINGER_TIMEOUT: Final = 1.0  # seconds in which one that was refused may still be sending,
 LINGER_BYTES: Final = 256 * 1024  # and how much: else it would lose the answer
 
@@ -89,6 +93,7 @@ class DashboardServer:
     async def _stop(self) -> None:
         server, self._server = self._server, None
         if server is not None:
+            await _stop_accepting(server)
             server.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -99,14 +104,21 @@ class DashboardServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(self._app, reader, writer)
-        if len(self._tasks) >= CONNECTIONS or self._server is None:
+        if self._server is None:
+            connection.abort()
+            return
+        if len(self._tasks) >= CONNECTIONS:
             connection.turn_away()
             return
         task = asyncio.get_running_loop().create_task(
             connection.serve(), name="cenote dashboard connection"
         )
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, connection))
+
+    def _ended(self, connection: Connection, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        connection.abort()  # one that was cancelled before its first step
 
 
 class Connection:
@@ -120,10 +132,14 @@ class Connection:
         self._writer = writer
         self._body: bytes | None = b""  # not yet given to the app
         self._rest = b""  # what was read after the head
+        self._method = ""  # once it is read
         self._began = False  # something has arrived
         self._answered = False  # the head of the answer is on its way
         # Nothing piles up here: a message is sent when the one before is with the system.
         writer.transport.set_write_buffer_limits(high=0)
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
 
     def turn_away(self) -> None:
         """Without a task: there are enough of them already."""
@@ -131,22 +147,19 @@ class Connection:
         self._writer.close()
 
     async def serve(self) -> None:
-        try:
-            await self._serve()
-        except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            self._writer.transport.abort()  # gone, or too slow
-        except asyncio.CancelledError:
-            self._writer.transport.abort()
-            raise
-        except Exception as error:
-            log(ERROR, "the dashboard failed", error=error)
-            if self._answered:
-                self._writer.transport.abort()
-            else:
+        with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):  # gone, or too slow
+            try:
+                await self._serve()
+            except (OSError, asyncio.IncompleteReadError, TimeoutError):
+                raise
+            except Exception as error:
+                log(ERROR, "the dashboard failed", error=error)
+                if self._answered:
+                    return
                 self._write_refusal(500)
-                self._writer.close()
-        else:
+            await self._flush()
             self._writer.close()
+            await self._writer.wait_closed()
 
     async def _serve(self) -> None:
         try:
@@ -166,6 +179,7 @@ class Connection:
 
     async def _read_head(self) -> Scope:
         method, target, version, headers = parse(await self._read_until_empty_line())
+        self._method = method
         names = [name for name, _ in headers]
         # Two of these, or none: whoever stands between may understand it otherwise.
         if names.count(b"host") != 1 or names.count(b"content-length") > 1:
@@ -236,7 +250,7 @@ class Connection:
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._write_head(message["status"], message["headers"])
-        elif message.get("body"):
+        elif message.get("body") and self._method != "HEAD":
             self._writer.write(message["body"])
         await self._flush()
 
@@ -274,22 +288,51 @@ async def serve_dashboard(
     *,
     host: str = "127.0.0.1",
     port: int = 8765,
+    token: str | None = None,
+    authorize: Authorize | None = None,
+    public: bool = False,
     control_token: str | None = None,
     hosts: Iterable[str] = (),
     interval: float = 0.25,
 ) -> DashboardServer:
     """Serve the dashboard in the running loop; returns when it listens.
 
-    `host`: the address to listen on; another one than the loopback is open to other machines.
-    `port=0`: any free one. `control_token`: enables the buttons for whoever knows it. `hosts`:
-    names by which it may be called, beside those of the loopback; "*" is any. `interval`: seconds
-    between two updates, 0.05 to 10.
+    Args:
+        host: The address to listen on. Another one than the loopback is open to other machines,
+            and needs `token`, `authorize` or `public`.
+        port: Where to listen; 0 is any that is free.
+        token: Whoever knows it is let in, by a login or by `Authorization: Bearer ...`; 16 visible
+            ASCII characters or more.
+        authorize: Called with the ASGI scope of a request, sync or async; what it answers says
+            whether this request is let in.
+        public: Let everybody in.
+        control_token: Enables the buttons for whoever knows it; as `token`.
+        hosts: Names by which it may be called, beside `localhost` and addresses; "*" is any.
+        interval: Seconds between two updates, 0.05 to 10.
+
+    Raises:
+        TypeError: An option has the wrong type.
+        ValueError: An option has a wrong value, or `host` is open to other machines and nothing
+            says who may look.
+        OSError: The address cannot be used, because another program listens there.
     """
     if not isinstance(host, str):
         raise TypeError(f"host must be a string, not {type(host).__name__}")
     if options.whole("port", port, least=0) > 65535:
         raise ValueError(f"port must be 65535 at most, not {port!r}")
-    app = Dashboard(control_token=control_token, hosts=hosts, interval=interval)
+    app = Dashboard(
+        token=token,
+        authorize=authorize,
+        public=public,
+        control_token=control_token,
+        hosts=hosts,
+        interval=interval,
+    )
+    if not (is_loopback(host) or app._guard.is_open):
+        raise ValueError(
+            f"host {host!r} is open to other machines: say who may look, by token=... (for example "
+            f"secrets.token_urlsafe()), authorize=... or public=True, or listen on 127.0.0.1"
+        )
     server = DashboardServer(app, host)
     await server._listen(port)
     if is_loopback(host):
@@ -301,3 +344,13 @@ async def serve_dashboard(
 
 def _address(name: Any) -> tuple[str, int] | None:
     return (name[0], name[1]) if isinstance(name, tuple) else None
+
+
+async def _stop_accepting(server: asyncio.Server) -> None:
+    """Let what was accepted a moment ago arrive: asyncio loses it in a server that is closed."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        with suppress(NotImplementedError):  # Windows
+            loop.remove_reader(listening)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)

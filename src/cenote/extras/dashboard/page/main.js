@@ -54,6 +54,18 @@ function lose() {
   link.timer = setTimeout(connect, link.retry * (0.8 + 0.4 * Math.random()));
   link.retry = Math.min(RETRY_LAST, link.retry * 2);
   drawLink();
+  askWhetherLetIn();
+}
+
+// A stream does not say why it failed. Who is not let in any more sees the page that says why.
+async function askWhetherLetIn() {
+  const answer = await fetch('./', { method: 'HEAD', credentials: 'same-origin' }).catch(() => null);
+  if (answer && (answer.status === 401 || answer.status === 403)) location.reload();
+}
+
+async function signOut() {
+  await fetch('logout', { method: 'POST', credentials: 'same-origin' }).catch(() => null);
+  location.reload();
 }
 
 function leave() {
@@ -81,6 +93,7 @@ function take(message) {
     known.details = null;
     known.bounds = message.bounds;
     known.control = message.control;
+    $('sign-out').hidden = !message.session;
     known.process = message.process;
     setText($('process'), `process ${message.pid}`);
   }
@@ -290,6 +303,7 @@ $('theme').addEventListener('click', () => {
   storedTheme(next);
   setTheme(next);
 });
+$('sign-out').addEventListener('click', signOut);
 $('unlock').addEventListener('submit', unlock);
 $('lock').addEventListener('click', () => {
   forget();
@@ -305,6 +319,8 @@ document.addEventListener('visibilitychange', () => {
   if (document.hidden) hiding = setTimeout(leave, HIDDEN);
   else if (!link.source) connect();
 });
+
+addEventListener('pagehide', leave); // what ends with the page is not lost
 
 setInterval(() => {
   if (link.source && Date.now() - link.heard > SILENCE) lose();
