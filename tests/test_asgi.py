@@ -7,8 +7,8 @@ import json
 import pytest
 
 import cenote
-from clock import settle
-from support import Holding, Thing, Tripwire, outcome
+from clock import advance, settle
+from support import Holding, Listener, Thing, Tripwire, outcome
 
 from cenote.extras.asgi import lifespan, readiness  # isort: skip
 
@@ -230,32 +230,48 @@ async def test_too_many_waiters(make_pool, waiting):
         await holding.leave()
 
 
+@pytest.mark.virtual_time
 async def test_an_open_breaker_is_not_ready_until_it_would_try_again(make_pool):
-    strategy = Tripwire()
+    strategy = cenote.ConsecutiveFailures(1, recovery_timeout=10)
     pool = make_pool(Thing, strategy=strategy)
-    app = ready_app(pool)
+    app = readiness(pool)
     pool.discard(await pool.acquire(), OSError("lost"))
-    answer = await ask(app)
-    assert answer.status_code == 503
-    assert answer.json()["pools"][0]["breaker"] == "INACTIVE"
-    strategy.ready = True
-    assert (await ask(app)).status_code == 200
+    status, shown = app.look()
+    assert status == 503
+    assert shown["pools"][0]["breaker"] == "INACTIVE"
+    assert 8 < strategy.retry_after() <= 10
+    await advance(11)
+    assert strategy.retry_after() == 0
+    assert app.look()[0] == 200
     assert pool.state is cenote.CircuitState.INACTIVE  # only asked
     pool.recover()
-    assert (await ask(app)).status_code == 200
+    assert app.look()[0] == 200
+    pool.activate()
+    pool.deactivate()
+
+
+async def test_should_recover_is_for_acquires_alone(make_pool):
+    strategy = Tripwire()
+    pool = make_pool(Thing, strategy=strategy)
+    pool.discard(await pool.acquire(), OSError("lost"))
+    for _ in range(3):
+        assert (await ask(ready_app(pool))).status_code == 200  # only an acquire can find out
+    assert strategy.asked == 0
+    assert isinstance(await outcome(pool.acquire()), cenote.ServiceUnavailableError)
+    assert strategy.asked == 1
 
 
 async def test_a_breaker_without_a_way_back_is_not_ready(make_pool, caplog):
     class Broken(Tripwire):
-        def should_recover(self):
+        def retry_after(self):
             raise ValueError("no")
 
-    for strategy in (None, Broken()):
+    for strategy in (None, Listener(), cenote.ConsecutiveFailures(), Broken()):
         pool = make_pool(Thing, strategy=strategy)
         await pool.open()
         pool.deactivate()
         assert (await ask(ready_app(pool))).status_code == 503
-    assert "the strategy failed in should_recover()" in caplog.text
+    assert "the strategy failed in retry_after()" in caplog.text
 
 
 @pytest.mark.virtual_time
@@ -283,13 +299,25 @@ async def test_a_database_that_nobody_has_used_yet(database):
     assert (await ask(ready_app(database))).status_code == 503
 
 
+async def test_neither_host_nor_database_is_shown():
+    database = cenote.Database("sqlite:///:memory:")
+    for _ in range(2):
+        answer = await ask(ready_app(database))
+        assert answer.status_code == 200
+        assert answer.json()["pools"][0]["name"] is None
+        assert "sqlite" not in answer.text
+        await database.fetch_val("select 1")
+    await database.close()
+
+
 async def test_no_credentials_and_no_details_if_so_wanted():
     pytest.importorskip("asyncpg")
     database = cenote.Database("postgresql://app:s3cr3t@127.0.0.1:1/shop?application_name=x")
     assert isinstance(await outcome(database.fetch_val("select 1")), OSError)
     answer = await ask(ready_app(database))
-    assert answer.json()["pools"][0]["name"] == "postgresql://127.0.0.1:1/shop"
-    assert not any(secret in answer.text for secret in ("s3cr3t", "app:", "app@", "application"))
+    assert answer.json()["pools"][0]["name"] is None
+    shown = ("s3cr3t", "app:", "app@", "application", "127.0.0.1", "shop", "postgresql")
+    assert not any(secret in answer.text for secret in shown)
     assert (await ask(ready_app(database, details=False))).text == json.dumps({"ready": True})
     await database.close()
 

@@ -20,7 +20,9 @@ class CircuitBreakerStrategy(Protocol):
     """Hears of successes and failures, and switches the pool by `source.deactivate()` and so on.
 
     It may also have `should_recover() -> bool`, asked when an acquire meets INACTIVE; without it
-    recovery is manual.
+    recovery is manual. And it may have `retry_after() -> float | None`, which is asked at any time
+    and changes nothing: the seconds until `should_recover()` would say yes, None if it never would
+    by itself.
     """
 
     def report_success(self, source: Any, /) -> object:
@@ -55,6 +57,10 @@ class Recovery:
     def should_recover(self) -> bool:
         """Whether the recovery timeout is over. Never, if somebody else deactivated the pool."""
         return self._retry_at is not None and now() >= self._retry_at
+
+    def retry_after(self) -> float | None:
+        """Seconds until the recovery timeout is over; None if this strategy did not open."""
+        return None if self._retry_at is None else max(0.0, self._retry_at - now())
 
     def report_success(self, source: Any, /) -> None:
         if source.state is CircuitState.RECOVERING:

@@ -13,7 +13,6 @@ from logging import ERROR
 from typing import Any
 
 from .. import options
-from ..log import log
 from ..pool import Pool
 from ..sql.database import Database
 from ..states import CircuitState, Phase
@@ -56,7 +55,8 @@ def readiness(*targets: Target, max_waiting: int | None = None, details: bool = 
     """An ASGI application that answers 200 or 503, for `Route(path, readiness(db))`.
 
     It never takes a connection. Not ready: closed or being closed, the breaker open, or more than
-    `max_waiting` acquires waiting. `details=False`: nothing but the verdict is shown.
+    `max_waiting` acquires waiting. The answer shows the counts of each, and its name if you gave it
+    one; with `details=False` nothing but the verdict.
     """
     _check(targets)
     options.optional_whole("max_waiting", max_waiting, least=0)
@@ -93,9 +93,8 @@ class Readiness:
     def _report(self, target: Target) -> dict[str, Any]:
         pool = _pool_of(target)
         if pool is None:  # a database that nobody has used here, or that is closed
-            closed = target.closed
-            name = target._label if isinstance(target, Database) else target.name
-            return {"name": name, "ready": not closed, "phase": "closed" if closed else "new"}
+            phase_here = "closed" if target.closed else "new"
+            return {"name": _name_of(target), "ready": not target.closed, "phase": phase_here}
         phase = pool._core.phase
         stats = pool.stats()
         ready = (
@@ -105,7 +104,7 @@ class Readiness:
             and (self._max_waiting is None or stats.waiting <= self._max_waiting)
         )
         return {
-            "name": pool.name,
+            "name": _name_of(target),
             "ready": ready,
             "phase": phase.value,
             "breaker": str(pool.state),
@@ -125,15 +124,26 @@ def _pool_of(target: Target) -> Pool[Any] | None:
 
 def _lets_pass(pool: Pool[Any]) -> bool:
     """An open breaker that would let the next acquire try counts as ready: it is asked only when
-    an acquire comes, and none would come to a program that says it is not ready."""
+    an acquire comes, and none would come to a program that says it is not ready. So does one that
+    does not tell when it would; `should_recover()` itself is for acquires alone."""
     if pool.state is not CircuitState.INACTIVE:
         return True
-    ask = getattr(pool.strategy, "should_recover", None)
+    ask = getattr(pool.strategy, "retry_after", None)
+    if ask is None:
+        return hasattr(pool.strategy, "should_recover")
     try:
-        return ask is not None and bool(ask())
+        seconds = ask()
+        return seconds is not None and seconds <= 0
     except Exception as error:
-        log(ERROR, "%r: the strategy failed in should_recover()", pool, error=error)
+        pool._log(ERROR, "the strategy failed in retry_after()", error=error)
         return False
+
+
+def _name_of(target: Target) -> str | None:
+    """What the user has called it: the address of a database is not for everybody who asks."""
+    if isinstance(target, Pool):
+        return target.name
+    return target._label if target._named else None
 
 
 def _check(targets: tuple[Target, ...]) -> None:

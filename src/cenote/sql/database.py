@@ -72,6 +72,7 @@ class Database:
         )
         self._masked = target.masked
         self._label = self._pool_options["name"]
+        self._named = bool(pool_options.get("name"))  # by the user; else the label is the address
         self._driver = drivers.load(
             Plan(
                 target,
