@@ -5,16 +5,18 @@ import logging
 import signal
 import sys
 import time
+import warnings
 
 from .expected import load
 from .fetch import CORPORA, Unavailable
-from .run import REPLAYS, Findings, Options, run
+from .run import METHODS, REPLAYS, Findings, Options, run
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="exhibits", description=__doc__)
     parser.add_argument("--corpus", action="append", choices=[*CORPORA], help="only this one")
     parser.add_argument("--driver", action="append", help="only this one")
+    parser.add_argument("--method", action="append", choices=METHODS, help="only this one")
     parser.add_argument("--replay", action="append", choices=REPLAYS, help="only this one")
     parser.add_argument("--statements", type=int, default=0, help="of each corpus, at most")
     parser.add_argument("--seed", type=int, default=0, help="decides which ones")
@@ -24,6 +26,7 @@ def main() -> int:
     options = Options(
         corpora=tuple(given.corpus or CORPORA),
         drivers=tuple(given.driver or ()),
+        methods=tuple(given.method or METHODS),
         replays=tuple(given.replay or REPLAYS),
         statements=given.statements,
         seed=given.seed,
@@ -33,6 +36,7 @@ def main() -> int:
     # What the statements provoke is reported by the replay; thousands of lines of log hide it.
     logging.getLogger("cenote").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")  # asyncmy repeats those of the server
     # Otherwise the servers that it has started would outlive it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun = time.monotonic()

@@ -1,5 +1,6 @@
 """Where the statements run: private servers on loopback, and a new database for each script."""
 
+import asyncio
 import contextlib
 import csv
 import io
@@ -223,6 +224,7 @@ class MariaPlace(Place):
         self.variables = await self._globals()
 
     async def fresh(self) -> None:
+        await self._end_sessions()
         for (name,) in await self._ask("show databases"):
             if name not in self.databases:
                 await self._ask(f"drop database `{name}`")
@@ -234,6 +236,18 @@ class MariaPlace(Place):
             raise RuntimeError(f"a statement has changed the server: {name} is now {value}")
         await self._ask("create database test")
         await self._ask("create table test.exhibit_probe (a int) engine = innodb")
+
+    async def _end_sessions(self) -> None:
+        """Those of the last script: what they still do would disturb the next one."""
+        deadline = time.monotonic() + LOG_PATIENCE
+        query = f"select id from information_schema.processlist where user = '{self.user}'"
+        while sessions := await self._ask(query):
+            for (number,) in sessions:
+                with contextlib.suppress(Exception):  # it is gone by now
+                    await self._ask(f"kill {number}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"sessions of the last script do not end: {sessions}")
+            await asyncio.sleep(0.002)
 
     async def _globals(self) -> set[tuple[str, str]]:
         return {

@@ -31,6 +31,7 @@ class Options:
 
     corpora: tuple[str, ...] = tuple(CORPORA)
     drivers: tuple[str, ...] = ()
+    methods: tuple[str, ...] = METHODS
     replays: tuple[str, ...] = REPLAYS
     statements: int = 0  # of each corpus, at most; 0: all
     seed: int = 0
@@ -121,7 +122,7 @@ async def _replay_all(
             if driver not in stand.places[0].drivers:
                 continue
             if "outcome" in options.replays:
-                for method in METHODS:
+                for method in options.methods:
                     tally = Tally(stand.corpus.name, driver, method)
                     findings.tallies.append(tally)
                     await _outcomes(stand, scripts, tally, expected)

@@ -19,6 +19,7 @@ CHANGING = re.compile(
     r"(\s|--[^\n]*\n|/\*([^*]|\*(?!/))*\*/)*with\b.*\b(insert|update|delete|replace)\b",
     re.IGNORECASE | re.DOTALL,
 )
+CHANGES = re.compile(r"(\s|--\s[^\n]*\n|/\*([^*]|\*(?!/))*\*/)*(insert|delete|replace)\b", re.I)
 KEPT = 400  # characters of an outcome that are kept for the report
 
 
@@ -199,7 +200,9 @@ class BareAsyncmy:
                 await cursor.execute(text)
                 if self.method == "fetch_all":
                     return of_rows(await cursor.fetchall() if cursor.description else [])
-                return of_count(0 if cursor.description else cursor.rowcount)
+                return of_count(
+                    0 if cursor.description and not CHANGES.match(text) else cursor.rowcount
+                )
         except TimeoutError:
             raise
         except Exception as error:
@@ -208,7 +211,7 @@ class BareAsyncmy:
             return of_error(error)
 
     async def close(self) -> None:
-        self.raw.close()
+        await self.raw.ensure_closed()
 
 
 class BareSqlite:
