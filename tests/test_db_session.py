@@ -9,7 +9,15 @@ import pytest
 
 import cenote
 from backends import Backend, eventually
-from faults import no_slot_is_lost, outcome, with_postgresql, with_sqlite
+from faults import (
+    drivers_error,
+    no_slot_is_lost,
+    outcome,
+    watching,
+    with_postgresql,
+    with_server,
+    with_sqlite,
+)
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
@@ -342,4 +350,200 @@ async def test_what_the_driver_cannot_decode(backend: Backend) -> None:
         await in_task(act())
         await eventually(lambda: db.pool.active_count == 0)
         assert await session_of(backend, db) == session
+        assert db.pool.state is cenote.CircuitState.ACTIVE
+
+
+# -- a session that is lost ---------------------------------------------------------------------
+
+
+async def lose(backend: Backend, db: Any) -> None:
+    """The connection of this task, with its session."""
+    number = await session_of(backend, db)
+    async with watching(backend) as watcher:
+        await watcher.kill(number)
+        await watcher.until_gone(number)
+
+
+async def every_use_is_refused(db: Any) -> None:
+    async def enter(block: Any) -> None:
+        async with block:
+            pass
+
+    for use in (
+        lambda: db.execute("select 1"),
+        lambda: db.fetch_val("select ?", [1]),
+        lambda: db.execute_many("select ?", [[1]]),
+        lambda: anext(db.iterate("select 1")),
+        lambda: db.prepare("select 1"),
+        lambda: enter(db.transaction()),
+        lambda: enter(db.connection()),
+        lambda: db.begin(),
+    ):
+        with pytest.raises(cenote.SessionLostError) as caught:
+            await use()
+        assert caught.value.__cause__ is not None
+
+
+@with_server
+@pytest.mark.parametrize("end", ["release", "rollback"])
+async def test_a_session_that_is_lost(backend: Backend, end: str) -> None:
+    """What it had set is gone: nobody goes on without it, and without knowing."""
+    async with backend.database(max_size=2) as db:
+        touch, query = backend.touches[1]
+        plain = await db.fetch_val(query)
+        await db.execute(touch)
+        touched = await db.fetch_val(query)
+        assert touched != plain
+        await lose(backend, db)
+        with drivers_error():
+            await db.fetch_val(query)
+        await every_use_is_refused(db)
+        assert await in_task(db.fetch_val(query)) == plain  # of another task, which set nothing
+        with pytest.raises(cenote.SessionLostError, match=r"what SET had changed.*release\(\)"):
+            await db.execute(touch)
+        await getattr(db, end)()
+        assert await db.fetch_val(query) == plain
+        await db.execute(touch)
+        assert await db.fetch_val(query) == touched
+        await db.release()
+        await no_slot_is_lost(db)
+
+
+@with_server
+async def test_a_session_ends_with_its_task(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db:
+
+        async def work() -> None:
+            await db.execute(backend.touches[0][0])
+            await lose(backend, db)
+            with drivers_error():
+                await db.fetch_val("select 1")
+            with pytest.raises(cenote.SessionLostError):
+                await db.fetch_val("select 1")
+
+        await in_task(work())
+        assert await db.fetch_val("select 1") == 1
+        await no_slot_is_lost(db)
+
+
+@with_server
+async def test_a_statement_that_is_cancelled_loses_the_session(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db:
+        await db.execute(backend.touches[1][0])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await db.execute(backend.slow)
+        with pytest.raises(cenote.SessionLostError):
+            await db.fetch_val("select 1")
+        await db.release()
+        assert await db.fetch_val("select 1") == 1
+
+
+@with_server
+async def test_what_touches_and_breaks_has_touched_nothing(backend: Backend) -> None:
+    """The task knows that its statement has failed."""
+    async with backend.database(max_size=1) as db:
+        for pinned in (False, True):
+            statement = await db.prepare("select 1") if pinned else None
+            await lose(backend, db)
+            with contextlib.suppress(Exception):
+                await db.execute(backend.touches[1][0])
+            await db.release()
+            assert await db.fetch_val("select 1") == 1
+            del statement
+
+
+@with_server
+async def test_a_transaction_is_lost_first_and_the_session_then(backend: Backend) -> None:
+    touch, query = backend.touches[1]
+    async with backend.database(max_size=1) as db:
+        await db.execute(touch)
+        with pytest.raises(cenote.TransactionLostError):  # noqa: PT012
+            async with db.transaction():
+                await lose(backend, db)
+                with drivers_error():
+                    await db.fetch_val("select 1")
+                with pytest.raises(cenote.TransactionLostError):
+                    await db.fetch_val("select 1")
+        with pytest.raises(cenote.SessionLostError):
+            await db.fetch_val(query)
+        await db.release()
+        assert await db.fetch_val("select 1") == 1
+
+
+@with_postgresql
+async def test_what_was_set_in_the_lost_transaction_is_undone_with_it(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db:
+        with pytest.raises(cenote.TransactionLostError):  # noqa: PT012
+            async with db.transaction():
+                await db.execute(backend.touches[1][0])
+                await lose(backend, db)
+                await outcome(db.fetch_val("select 1"))
+        assert await db.fetch_val("select 1") == 1
+
+
+@with_server
+async def test_the_connection_of_a_block_that_is_lost(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db:
+        async with db.connection():
+            await lose(backend, db)
+            with drivers_error():
+                await db.fetch_val("select 1")
+            with pytest.raises(cenote.SessionLostError, match="Leave the block"):
+                await db.fetch_val("select 1")
+        assert await db.fetch_val("select 1") == 1
+        await db.execute(backend.touches[1][0])
+        async with db.connection():
+            await lose(backend, db)
+            await outcome(db.fetch_val("select 1"))
+        with pytest.raises(cenote.SessionLostError):  # it was not the block that had set it
+            await db.fetch_val("select 1")
+        await db.release()
+        await no_slot_is_lost(db)
+
+
+@with_server
+async def test_the_end_of_a_transaction_that_is_cancelled(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with backend.database(max_size=1) as db:
+        await db.execute(backend.touches[1][0])
+        await db.begin()
+        (link,) = db._branches[asyncio.get_running_loop()].links
+
+        async def hang(self: Any) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+        monkeypatch.setattr(type(link), "commit", hang)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await db.commit()
+        monkeypatch.undo()
+        with pytest.raises(cenote.SessionLostError):
+            await db.fetch_val("select 1")
+        await db.release()
+        assert await db.fetch_val("select 1") == 1
+
+
+@with_postgresql
+async def test_a_statement_that_is_lost_is_no_session(backend: Backend) -> None:
+    """Who only had it prepared goes on, and prepares it again."""
+    async with backend.database(max_size=1) as db:
+        statement = await db.prepare("select 1")
+        await lose(backend, db)
+        with drivers_error():
+            await statement.fetch_val()
+        assert await db.fetch_val("select 1") == 1
+        with pytest.raises(cenote.PoolError, match="Prepare it again"):
+            await statement.fetch_val()
+
+
+@pytest.mark.parametrize("backend", ["psycopg"], indirect=True)
+async def test_copy_by_the_drivers_own_means_that_nobody_reads(backend: Backend) -> None:
+    async with backend.database(max_size=1, strategy=cenote.ConsecutiveFailures(1)) as db:
+        for _ in range(2):
+            async with db.connection() as raw:
+                await outcome(raw.execute("copy pg_class to stdout"))
+            assert await db.fetch_val("select 1") == 1
         assert db.pool.state is cenote.CircuitState.ACTIVE

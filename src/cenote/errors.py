@@ -78,6 +78,21 @@ class TransactionLostError(PoolError):
         return type(self), (self.args[0], self.outcome)
 
 
+class SessionLostError(PoolError):
+    """The connection was lost on which the task had changed the session.
+
+    Attributes:
+        reason: What had changed it, such as `"SET"`.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.reason)
+
+
 class TransactionClosedError(PoolError):
     """The transaction of this handle is over."""
 
@@ -269,6 +284,21 @@ def connection_over(label: str, attribute: str) -> NotAcquiredError:
         f"database {label}: cannot use {attribute!r} of this connection: the block of connection() "
         f"that gave it is over, and it may be another task's by now. Use it inside of "
         f"`async with db.connection() as c:`, in a task that ends before the block does."
+    )
+
+
+def session_lost(reason: str) -> SessionLostError:
+    if reason == "connection()":
+        return SessionLostError(
+            "the session is lost: the connection of this connection() block broke. "
+            "Leave the block, then begin again.",
+            reason,
+        )
+    return SessionLostError(
+        f"the session is lost: its connection broke, and with it what {reason} had changed. "
+        f"Call db.release(), then set the session up again; until then this task would run with "
+        f"other settings, roles or locks than it asked for.",
+        reason,
     )
 
 

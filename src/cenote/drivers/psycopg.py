@@ -231,7 +231,8 @@ class PsycopgLink(Link):
                 await ride(steps, raw.pgconn.socket)
                 return cursor
             except psycopg.Error as error:
-                self._look_for_copy(error)
+                if self.is_stuck():
+                    error.add_note(USE_COPY)
                 if keeper.missed or not self._refused(error) or self.in_transaction:
                     raise
             await self._flush()
@@ -251,12 +252,6 @@ class PsycopgLink(Link):
         if refused:
             self.forget_plans()
         return refused
-
-    def _look_for_copy(self, error: psycopg.Error) -> None:
-        """The server waits for rows, or sends them: nothing else can be done on this link."""
-        if self.raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
-            self.stuck = True
-            error.add_note(USE_COPY)
 
     async def _flush(self) -> None:
         """Drop on the server what forget_plans() has forgotten. psycopg itself would do it after
@@ -360,6 +355,10 @@ class PsycopgLink(Link):
     def looks_dead(self) -> bool:
         raw = self.raw
         return raw.closed or raw.pgconn.status == ConnStatus.BAD
+
+    def is_stuck(self) -> bool:
+        # In a COPY the server waits for rows, or sends them.
+        return self.raw.pgconn.transaction_status == TransactionStatus.ACTIVE
 
     def hung_up(self) -> bool:
         return not self.raw.closed and self._wire.hung_up()

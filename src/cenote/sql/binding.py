@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
 from ..caller import poisons
-from ..errors import PoolError, TransactionLostError
+from ..errors import PoolError
 from ..observe import task_name
 from .circle import waits_for
 from .driver import Link, Source
+from .losses import Lost, LostSession, Outcome
 from .query import Query
 from .scope import enter_scope, leave_scope
 from .turn import Turn
@@ -21,27 +22,10 @@ if TYPE_CHECKING:
     from .transaction import Transaction
 
 R = TypeVar("R")
-Outcome = Literal["rolled_back", "committed", "unknown"]
 
 IN_TRANSACTION = "in a transaction"
 LOOK_AGAIN = 1.0  # seconds after which a task that waits may have closed a circle
 ENDED_BY: dict[str | None, Outcome] = {"commit": "committed", "rollback": "rolled_back"}
-
-
-class Lost:
-    """A transaction that ended behind the back of its block."""
-
-    __slots__ = ("cause", "outcome", "why")
-
-    def __init__(self, outcome: Outcome, why: str, cause: BaseException | None) -> None:
-        self.outcome = outcome
-        self.why = why
-        self.cause = cause
-
-    def error(self) -> TransactionLostError:
-        error = errors.transaction_lost(self.outcome, self.why)
-        error.__cause__ = self.cause
-        return error
 
 
 class Pin:
@@ -103,6 +87,7 @@ class Lease:
         "claim",
         "ended",
         "guard",
+        "holds",
         "inside",
         "link",
         "lost",
@@ -111,15 +96,18 @@ class Lease:
         "private",
         "raw",
         "read_only",
+        "session",
         "task",
         "touched",
         "transactions",
         "turn",
     )
 
-    def __init__(self, branch: Branch, link: Link, claim: Any, task: Any, *, private: bool) -> None:
+    def __init__(
+        self, branch: Branch, link: Link | None, claim: Any, task: Any, *, private: bool
+    ) -> None:
         self.branch = branch
-        self.link: Link | None = link  # None once it was given back or destroyed
+        self.link = link  # None once it was given back or destroyed
         self.claim = claim
         self.task = task
         self.private = private  # of a stream; the task's statements do not use it
@@ -130,7 +118,9 @@ class Lease:
         self.blocks = 0  # of connection(), nested
         self.guard: Any = None  # of the connection, while there are blocks
         self.touched: str | None = None  # by a statement
+        self.holds: str | None = None  # the same, when there was no transaction that could undo it
         self.lost: Lost | None = None
+        self.session: LostSession | None = None
         self.inside = False  # a transaction, when last looked at: dead drivers forget it
         self.raw: RawTransaction | None = None
         self.read_only = False  # asked for by a raw statement
@@ -177,14 +167,15 @@ class Lease:
             self.claim.reason = IN_TRANSACTION
             return
         if self.ended:
-            self.lost = None
+            self.lost = self.session = None
         if self.link is not None and self.link.broken:
             self.drop(None)
         if self.link is None:
-            if self.lost is None:
+            if self.lost is None and self.session is None:
                 self.unbind()
             return
-        self.look(self.link)
+        if not self.look(self.link):
+            self.holds = self.touched
         reason = None if self.ended else self.pin_reason()
         self.claim.reason = reason
         if reason is None and self.lost is None:
@@ -412,6 +403,8 @@ class Lease:
             self.lose("unknown", "something by the driver's own means ended it", None)
         if self.lost is not None:
             raise self.lost.error()
+        if self.session is not None:
+            raise self.session.error()
         if link is None or self.ended:
             raise self.branch.gone()
         for each in [*self.pins] if self.pins else ():
@@ -487,6 +480,8 @@ class Lease:
         self.blocks -= 1
         link = self.link
         if link is None:
+            if not self.blocks and self.holds is None:
+                self.session = None
             self.settle()
             return
         inside = self.look(link)
@@ -520,7 +515,7 @@ class Lease:
 
     def cut(self) -> None:
         self.ended = True
-        self.lost = None
+        self.lost = self.session = None
         if self.transactions:
             for pin in self.pins:
                 if isinstance(pin.source, Source):
@@ -538,8 +533,13 @@ class Lease:
         goes on with another one, also while somebody's statement still runs on this."""
         if self.link is not None:
             self.link.broken = True
+        holds, task = self.holds, self.task
         self.end()
         self.branch.unbind(self)
+        if holds is not None and not task.done():
+            heir = Lease(self.branch, None, self.claim, task, private=False)
+            heir.session = LostSession(holds, None)
+            self.branch.leases[task] = heir
 
     def give_back(self) -> Any:
         """To the pool, which cleans it and hands it on."""
@@ -553,6 +553,9 @@ class Lease:
         """Destroy the link."""
         link, self.link = self.link, None
         if link is not None:
+            reason = self.holds or ("connection()" if self.blocks else None)
+            if reason is not None and not (self.private or self.ended):
+                self.session = LostSession(reason, error)
             self.claim.reason = None
             for pin in self.pins:
                 pin.source.abandon()
@@ -560,7 +563,7 @@ class Lease:
 
     def unbind(self) -> None:
         self.claim.reason = None
-        self.raw = self.touched = None
+        self.raw = self.touched = self.holds = None
         self.task.remove_done_callback(self.task_done)
         self.branch.unbind(self)
 

@@ -312,12 +312,12 @@ class Branch:
             return False
         if isinstance(error, PoolError):
             return True
-        if link.stuck:
-            link.busy = link.broken = True
-            return False
         if self.driver.is_disconnect(error) or link.is_dead:
             link.broken = True
             link.busy = isinstance(error, TimeoutError)
+            return False
+        if link.is_stuck():
+            link.stuck = link.busy = link.broken = True
             return False
         if self.driver.is_demoted(error) and not reads_only:
             self.pool.retire()
@@ -328,6 +328,8 @@ class Branch:
     def give_back(self, link: Link | None) -> Any:
         if link is None:
             return None
+        if link.is_stuck():
+            link.busy = link.broken = True
         reset = (link.touched or self.reset_always) and self.database._reset != "never"
         if link.broken or (reset and (link.lasting or not link.can_reset)):
             return self.pool.discard(link)  # no failure: that is how it is with this one

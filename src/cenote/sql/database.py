@@ -194,8 +194,14 @@ class Database:
 
     async def rollback(self) -> None:
         """Of everything, also inside of nested blocks; the task goes on outside a transaction.
-        After a commit() that raised there is nothing to do, and that is no error."""
+        After a commit() that raised there is nothing to do, and that is no error. After a
+        `SessionLostError` the task goes on with a new session, as after `release()`."""
         refused, task = self._branch().refused, self._branch().current_task()
+        held = self._branch().lease()
+        if held is not None and held.session is not None and held.lost is None:
+            held.session = None  # of a session that was lost: its task knows now
+            held.settle()
+            return
         try:
             lease = self._lease_in_transaction("roll back")
         except PoolError:
@@ -240,7 +246,8 @@ class Database:
         return ConnectionBlock(self)
 
     async def release(self) -> None:
-        """Reset and return the task's connection early."""
+        """Reset and return the task's connection early. After a `SessionLostError` the task goes on
+        with a new session."""
         lease = self._branch().lease()
         if lease is None:
             return
@@ -248,6 +255,7 @@ class Database:
             raise PoolError("release() inside a transaction: commit or roll back first")
         if lease.blocks:
             raise PoolError("release() inside a connection() block: leave the block first")
+        lease.session = None  # if it was lost, its task knows now
         if lease.turn.taken:
             await lease.turn.wait()
             lease.turn.give()

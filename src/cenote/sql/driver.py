@@ -168,6 +168,10 @@ class Link(ABC):
         """Whether something came that nobody has asked for: the news of its death, most likely."""
         return False
 
+    def is_stuck(self) -> bool:
+        """Whether the driver is in the middle of something, so that nothing else can be done."""
+        return False
+
     @property
     def is_dead(self) -> bool:
         return self.looks_dead() or self.hung_up()

@@ -1,0 +1,41 @@
+"""What a task has lost: its transaction, or the session that it had changed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .. import errors
+from ..errors import SessionLostError, TransactionLostError
+
+Outcome = Literal["rolled_back", "committed", "unknown"]
+
+
+class Lost:
+    """A transaction that ended behind the back of its block."""
+
+    __slots__ = ("cause", "outcome", "why")
+
+    def __init__(self, outcome: Outcome, why: str, cause: BaseException | None) -> None:
+        self.outcome = outcome
+        self.why = why
+        self.cause = cause
+
+    def error(self) -> TransactionLostError:
+        error = errors.transaction_lost(self.outcome, self.why)
+        error.__cause__ = self.cause
+        return error
+
+
+class LostSession:
+    """A connection that was lost, and with it what its task had changed in the session."""
+
+    __slots__ = ("cause", "reason")
+
+    def __init__(self, reason: str, cause: BaseException | None) -> None:
+        self.reason = reason
+        self.cause = cause
+
+    def error(self) -> SessionLostError:
+        error = errors.session_lost(self.reason)
+        error.__cause__ = self.cause
+        return error
