@@ -35,6 +35,8 @@ FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```", re.DOTALL | 
 # Their programs have tests of their own: test_c_api.py, test_observability.py.
 ELSEWHERE = ("docs/c-api.md", "docs/observability.md")
 
+pytestmark = pytest.mark.once
+
 # What the fragments of a page take for granted.
 TABLES = """
 await db.execute("create table accounts (id int primary key, amount int)")
@@ -43,8 +45,6 @@ await db.execute("create table log (text text)")
 """
 ORDERS = """
 import asyncpg
-
-pytestmark = pytest.mark.once
 _ = await asyncpg.connect("postgresql://app:secret@localhost/shop")
 await _.execute("drop table if exists orders; create table orders (id int primary key, paid bool)")
 await _.execute("insert into orders values (1, false), (2, true)")

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from contextvars import Context
 from traceback import format_exception
 from types import FrameType, MappingProxyType
@@ -50,7 +49,10 @@ def log(
     except (KeyboardInterrupt, SystemExit) as raised:
         raise_later(raised, loop)
     except BaseException as raised:
-        _complain(raised)
+        try:
+            _complain(raised)
+        except Exception:  # nobody is left to tell: stderr is gone, or the stack is used up
+            pass
 
 
 def raise_later(error: BaseException, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -92,9 +94,8 @@ def _record(
 
 def _complain(raised: BaseException) -> None:
     if logging.raiseExceptions and sys.stderr is not None:
-        with suppress(Exception):
-            told = masked("".join(format_exception(raised)))
-            sys.stderr.write(f"--- Logging error in cenote ---\n{told}")
+        told = masked("".join(format_exception(raised)))
+        sys.stderr.write(f"--- Logging error in cenote ---\n{told}")
 
 
 def _raise(error: BaseException) -> None:
