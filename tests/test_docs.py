@@ -53,7 +53,9 @@ await _.close()
 SQLITE = "import asyncio, cenote\ndb = cenote.Database('sqlite:///:memory:')\n"
 PRELUDES = {
     "docs/pool.md": "import cenote\nconnect, disconnect = object, (lambda connection: None)\n",
-    "docs/database.md": SQLITE + TABLES,
+    "docs/database.md": SQLITE
+    + TABLES
+    + "await db.execute('create table orders (id integer primary key, item text)')\n",
     "docs/dashboard.md": "import cenote, os, secrets\n",
     "docs/guides/sizes.md": "import asyncio, cenote\n",
     "docs/guides/transactions.md": SQLITE

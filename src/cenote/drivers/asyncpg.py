@@ -435,7 +435,7 @@ class AsyncpgDriver(Driver):
         if isinstance(error, asyncpg.InternalClientError):
             # The server has said that it ends the session, and has not yet closed the connection:
             # a state that asyncpg shows only so.
-            return "cannot switch" in str(error)
+            return str(error).startswith("cannot switch to state")
         # Closed before it was used; in mid-statement it is another error.
         return isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error)
 

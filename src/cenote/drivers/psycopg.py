@@ -467,7 +467,9 @@ class PsycopgDriver(Driver):
         return isinstance(error, psycopg.OperationalError | OSError)
 
     def is_unsent(self, error: BaseException) -> bool:
-        return isinstance(error, psycopg.OperationalError) and str(error) == CLOSED
+        # Not one that the server sent, with these very words.
+        unsent = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+        return unsent and str(error) == CLOSED
 
     def is_demoted(self, error: BaseException) -> bool:
         return is_demotion(getattr(error, "sqlstate", None))
