@@ -2,7 +2,8 @@
 
 A program (it calls `asyncio.run`) runs by itself; a file (its title ends in .py) is written and
 then run or imported; everything else is a fragment, run with top-level `await` in a namespace that
-all fragments of the page share, after the page's prelude. Prints what became of each as JSON.
+all fragments of the page share, after the page's prelude. Prints what became of each as JSON,
+with what it wrote to stderr, be it a log line, a warning, or a program that it started.
 """
 
 import ast
@@ -17,6 +18,7 @@ import logging
 import os
 import runpy
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,30 @@ class Trouble(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         TROUBLE.append(self.format(record))
+
+
+class Stderr:
+    """What is written to file descriptor 2, whoever writes it."""
+
+    def __init__(self) -> None:
+        self._before = os.dup(2)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._read = 0
+        os.dup2(self._file.fileno(), 2)
+
+    def take(self) -> str:
+        """Everything since the last time."""
+        sys.stderr.flush()
+        end = os.fstat(self._file.fileno()).st_size
+        part = os.pread(self._file.fileno(), end - self._read, self._read)
+        self._read = end
+        return part.decode(errors="replace")
+
+    def end(self) -> None:
+        """Whatever nobody has taken is shown in the end."""
+        left = self.take()
+        os.dup2(self._before, 2)
+        sys.stderr.write(left)
 
 
 def run_block(block: dict[str, str], runner: asyncio.Runner, names: dict[str, Any]) -> str:
@@ -86,7 +112,15 @@ def announce(toml: str) -> None:
 
 
 def main() -> None:
-    task = json.load(sys.stdin)
+    stderr = Stderr()
+    try:
+        results = run(json.load(sys.stdin), stderr)
+    finally:
+        stderr.end()
+    json.dump(results, sys.stdout)
+
+
+def run(task: dict[str, Any], stderr: Stderr) -> list[dict[str, str]]:
     sys.path.insert(0, os.getcwd())
     logging.getLogger("asyncio").addHandler(Trouble(logging.ERROR))
     # A slow machine is not a failure.
@@ -96,7 +130,7 @@ def main() -> None:
     names: dict[str, Any] = {"__name__": "__fragment__"}
     with asyncio.Runner() as runner:
         for block in task["blocks"]:
-            result = {"name": block["name"], "printed": "", "error": ""}
+            result = {"name": block["name"], "printed": "", "stderr": "", "error": ""}
             try:
                 if block["language"] == "toml":
                     announce(block["code"])
@@ -108,12 +142,15 @@ def main() -> None:
             if TROUBLE:
                 result["error"] += "\n".join(TROUBLE)
                 TROUBLE.clear()
+            result["stderr"] = stderr.take()
             results.append(result)
         names.clear()
     gc.collect()
     if TROUBLE and results:
         results[-1]["error"] += "at the end of the page: " + "\n".join(TROUBLE)
-    json.dump(results, sys.stdout)
+    if results:
+        results[-1]["stderr"] += stderr.take()
+    return results
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Every block of Python is compiled, and run: see `docs_runner.py`. The addresses of servers in the
 blocks are replaced by those of real ones. What needs a package or a server that is not there is
 skipped, with the reason. A block of text with the title "output" is what the block before it
-prints, with `...` for what changes, and any number of seconds for another.
+prints, with `...` for what changes, and any number of seconds for another; one with the title
+"stderr" is what appears there, where otherwise nothing may appear.
 """
 
 import ast
@@ -26,6 +27,8 @@ import pytest
 import cenote
 from servers import PgBouncer, PostgresServer, RedisServer
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install
@@ -35,13 +38,12 @@ FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```", re.DOTALL | 
 # Their programs have tests of their own: test_c_api.py, test_observability.py.
 ELSEWHERE = ("docs/c-api.md", "docs/observability.md")
 
-pytestmark = pytest.mark.once
-
 # What the fragments of a page take for granted.
 TABLES = """
 await db.execute("create table accounts (id int primary key, amount int)")
 await db.execute("insert into accounts values (1, 100), (2, 0)")
 await db.execute("create table log (text text)")
+await db.execute("create table orders (id integer primary key, item text)")
 """
 ORDERS = """
 import asyncpg
@@ -91,6 +93,7 @@ class Block:
     title: str
     code: str
     output: str | None = None  # what it must print
+    stderr: str = ""  # what it must write there
 
     @property
     def packages(self) -> set[str]:
@@ -119,11 +122,13 @@ def blocks() -> Iterator[Block]:
         for match in FENCE.finditer(text):
             language, title, code = match[1], match[2] or "", match[3]
             line = text[: match.start()].count("\n") + 2
-            if title == "output":
-                assert last is not None, f"{name}:{line}: the output of what?"
-                last.output = code
-            last = Block(f"{name}:{line}", name, language, title, code)
-            yield last
+            block = Block(f"{name}:{line}", name, language, title, code)
+            yield block
+            if title in ("output", "stderr"):
+                assert last is not None, f"{name}:{line}: the {title} of what?"
+                setattr(last, title, code)
+            else:
+                last = block
 
 
 BLOCKS = list(blocks())
@@ -272,16 +277,22 @@ def test_every_block_runs(block: Block, runs: Any) -> None:
     prelude = run.results.get("prelude", {"error": ""})["error"]
     assert not result["error"], f"{result['error']}\n{prelude}\n{run.stderr}"
     if block.output is not None:
-        pattern = re.escape(block.output.strip()).replace(re.escape("..."), ".*?")
-        pattern = re.sub(r"[0-9]+\\\.[0-9]+\\ s", r"[0-9.]+ s", pattern)  # a slow machine
-        assert re.fullmatch(pattern, result["printed"].strip()), result["printed"]
+        assert pattern(block.output).fullmatch(result["printed"].strip()), result["printed"]
+    assert pattern(block.stderr).fullmatch(result["stderr"].strip()), result["stderr"]
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    found = re.escape(text.strip()).replace(re.escape("..."), ".*?")
+    return re.compile(re.sub(r"[0-9]+\\\.[0-9]+\\ s", r"[0-9.]+ s", found))  # a slow machine
 
 
 @pytest.mark.parametrize("page", sorted(PRELUDES.keys() | POSTLUDES.keys()))
 def test_the_frame_of_a_page_runs(page: str, runs: Any) -> None:
     run = runs(page)
     for name in ("prelude", "postlude"):
-        assert not run.results.get(name, {"error": ""})["error"]
+        result = run.results.get(name, {"error": "", "stderr": ""})
+        assert not result["error"]
+        assert not result["stderr"]
 
 
 OTHERS = [block for block in BLOCKS if block.language in ("toml", "json", "sh")]
@@ -380,7 +391,8 @@ EXTRAS = {
 }
 INTERNAL = {  # public by spelling, for other rooms only
     "Pool": {"after_fork", "work_began", "work_ended"},
-    "Transaction": {"commit", "cut_off", "is_of", "is_open", "read_only", "rollback", "start",
+    "Transaction": {"admits", "begin_to_end", "commit", "cut_off", "cut_streams", "is_of",
+                    "is_open", "read_only", "rollback", "rolled_back_by", "start", "task",
                     "task_name", "unjoin"},
 }  # fmt: skip
 

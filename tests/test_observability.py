@@ -1,5 +1,6 @@
 """The programs in docs/observability.md run, and do what the page says."""
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,8 @@ PAGE = (Path(__file__).parent.parent / "docs" / "observability.md").read_text(en
 SOURCE = str(Path(cenote.__file__).parent.parent)
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
-# What each of them needs, and shows; those that show nothing are only imported.
+# What each of them needs, and prints; those that print nothing are only imported. Only the one
+# about logs writes to stderr.
 EXPECTED = [
     ("prometheus_client", ['cenote_pool_created_total{pool="shop"} 1.0']),
     (
@@ -51,5 +53,9 @@ def test_a_program_of_the_page(program, package, shown):
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    logs = "StreamHandler" in program
     for text in shown:
-        assert text in done.stdout + done.stderr
+        assert text in (done.stderr if logs else done.stdout)
+    for line in done.stderr.splitlines():
+        assert logs, done.stderr
+        assert "cenote_event" in json.loads(line)
