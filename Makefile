@@ -2,7 +2,7 @@ PYTHON ?= python3
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help demo test check matrix bench sanitize soak fuzz chaos exhibits docs dist clean
+.PHONY: help demo test check matrix bench sanitize soak fuzz chaos exhibits values mysql docs dist clean
 
 help:
 	@echo 'make demo    run the demo'
@@ -15,6 +15,8 @@ help:
 	@echo 'make fuzz    hostile programs for the C API, hostile text for URLs and SQL, about 10 minutes'
 	@echo 'make chaos   2,000 tasks on real servers while everything breaks, about 10 minutes'
 	@echo 'make exhibits  other projects'"'"' test suites on the bare driver and through cenote, about an hour'
+	@echo 'make values  100,000 hostile values through MariaDB and MySQL, in every sql_mode and charset'
+	@echo 'make mysql   get a real MySQL server (Debian unstable, root), and run the database tests on it'
 	@echo 'make docs    build the documentation into site/, without a warning'
 	@echo 'make dist    sdist and wheels, and the tests on what they install'
 	@echo 'make clean   remove everything that was generated'
@@ -66,6 +68,16 @@ exhibits:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh postgresql mariadb
 	@PYTHONPATH=tests .venv/bin/python -m exhibits $(ARGS)
+values:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@scripts/servers.sh mariadb
+	@.venv/bin/python tests/values.py $(ARGS)
+
+mysql:
+	@scripts/mysql.sh
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@.venv/bin/python -m pytest --mysql -k 'mysql and not mariadb' tests/test_database.py tests/test_db_*.py \
+		tests/test_mysql*.py tests/test_security.py $(ARGS)
 
 docs:
 	@scripts/venv.sh .venv '$(PYTHON)' docs

@@ -50,6 +50,9 @@ skipped() {
 
 servers=("$@")
 [[ $# != 0 ]] || servers=(redis postgresql mariadb pgbouncer chromium)
+if [[ $# == 0 && ! -x ${CENOTE_MYSQL:-.cache/mysql}/usr/sbin/mysqld ]]; then
+    say "MySQL is tested as MariaDB: what differs in a real MySQL is not covered (make mysql)"
+fi
 missing=() packages=()
 for server in "${servers[@]}"; do
     if ! found "$server"; then

@@ -19,7 +19,7 @@ import cenote
 from backends import Backend
 from cenote import fork
 from clock import Deadlocked, VirtualLoop, settle
-from servers import MariaDBServer, PgBouncer, PostgresServer, RedisServer
+from servers import MariaDBServer, MySQLServer, PgBouncer, PostgresServer, RedisServer
 
 Loop = asyncio.AbstractEventLoop
 AsyncTest = Callable[..., Coroutine[Any, Any, None]]
@@ -85,11 +85,27 @@ def mariadb_server() -> Iterator[MariaDBServer]:
 
 
 @pytest.fixture(scope="session")
+def mysql_server() -> Iterator[MySQLServer]:
+    """A real MySQL, which is not MariaDB."""
+    if reason := MySQLServer.missing():
+        pytest.skip(reason)
+    with MySQLServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
     if reason := PgBouncer.missing():
         pytest.skip(reason)
     with PgBouncer(postgres_server) as server:
         yield server
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def mysql(request: pytest.FixtureRequest) -> Backend:
+    """Both kinds of server of one driver; a real MySQL that is not there is skipped."""
+    pytest.importorskip("asyncmy")
+    return backends.mysql(request.getfixturevalue(f"{request.param}_server"))
 
 
 @pytest.fixture(params=["sqlite", "asyncpg", "psycopg", "mysql"])
@@ -100,7 +116,8 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
         return backends.sqlite(tmp_path)
     pytest.importorskip("asyncmy" if name == "mysql" else name)
     if name == "mysql":
-        return backends.mysql(request.getfixturevalue("mariadb_server"))
+        real = request.config.getoption("mysql") is not None
+        return backends.mysql(request.getfixturevalue("mysql_server" if real else "mariadb_server"))
     make = backends.asyncpg if name == "asyncpg" else backends.psycopg
     return make(request.getfixturevalue("postgres_server"))
 
@@ -117,6 +134,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the long tests too, which are marked as exhibits",
     )
+    parser.addoption(
+        "--mysql",
+        metavar="PATH",
+        nargs="?",
+        const=str(MySQLServer.root()),
+        help="run what uses MariaDB by `backend` on the real MySQL in this tree (see `make mysql`)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if tree := config.getoption("mysql"):
+        MySQLServer.tree = Path(tree)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -27,6 +27,8 @@ PORTS = range(20000, 32000)
 # What belongs to a sanitizer in this process, and would keep other programs from starting.
 SANITIZER = ("LD_PRELOAD", "ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS", "PYTHONMALLOC")
 
+MYSQL_TREE = Path(__file__).parent.parent / ".cache/mysql"  # made by scripts/mysql.sh
+
 USER = "app"
 PASSWORD = "s3cr:t/p@ss"  # must be quoted in a URL
 DATABASE = "app"  # belongs to the user
@@ -178,12 +180,11 @@ class Server:
     def _spawn(
         self, command: list[str], *, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        path = _find(command[0])
-        assert path is not None, self.missing()
+        program = self._resolve(command[0])
         user, group, others = self._account()
         with (self.directory / "log").open("ab") as output:
             return subprocess.Popen(
-                [path, *command[1:]],
+                [*program, *command[1:]],
                 cwd=self.directory,
                 user=user,
                 group=group,
@@ -193,6 +194,12 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+
+    def _resolve(self, program: str) -> list[str]:
+        """What starts it."""
+        path = _find(program)
+        assert path is not None, self.missing()
+        return [path]
 
     @property
     def certificate(self) -> str:
@@ -328,7 +335,7 @@ class PostgresServer(Server):
 class MariaDBServer(Server):
     """For the user app with a password; for root without one on `socket_path`."""
 
-    programs = ("mariadbd", "mariadb-install-db")
+    programs: ClassVar[tuple[str, ...]] = ("mariadbd", "mariadb-install-db")
     packages = ("mariadb-server", "mariadb")
     accounts = ("mysql",)
 
@@ -402,6 +409,69 @@ class MariaDBServer(Server):
                 return greeting[4:] == b"\x0a"
         except OSError:
             return False
+
+
+class MySQLServer(MariaDBServer):
+    """A real MySQL, out of a tree of Debian unstable that `make mysql` has made: its programs with
+    its own libraries, and no chroot. Users log in with caching_sha2_password."""
+
+    programs = ("mysqld",)
+    packages = ("mysql-server", "mysql")
+
+    tree: ClassVar[Path | None] = None  # where the tree is, if not in the usual place
+
+    @classmethod
+    def missing(cls) -> str | None:
+        root = cls.root()
+        if (root / "usr/sbin/mysqld").exists():
+            return None
+        return f"there is no MySQL server in {root}: run `make mysql` (MariaDB is tested instead)"
+
+    @classmethod
+    def root(cls) -> Path:
+        return cls.tree or Path(os.environ.get("CENOTE_MYSQL") or MYSQL_TREE)
+
+    @property
+    def public_key(self) -> bytes:
+        """Of the pair with which passwords are encrypted on a connection without TLS."""
+        return (self.directory / "data/public_key.pem").read_bytes()
+
+    def _initialize(self) -> None:
+        self._certify()
+        self._run(["mysqld", "--no-defaults", *self._storage(), "--initialize-insecure"])
+        statements = [
+            f"CREATE DATABASE IF NOT EXISTS {DATABASE}",
+            f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
+            f"GRANT ALL ON {DATABASE}.* TO {USER}@'%'",
+            f"GRANT PROCESS, CONNECTION_ADMIN ON *.* TO {USER}@'%'",
+        ]
+        self._write("init.sql", "".join(f"{statement};\n" for statement in statements))
+
+    def _command(self) -> list[str]:
+        _, *options = super()._command()
+        return ["mysqld", *options, "--mysqlx=OFF", "--auto-generate-certs=OFF"]
+
+    def _storage(self) -> list[str]:
+        share = self.root() / "usr/share/mysql"
+        return [
+            f"--basedir={self.root() / 'usr'}",
+            f"--lc-messages-dir={share}",
+            f"--character-sets-dir={share / 'charsets'}",
+            f"--datadir={self.directory / 'data'}",
+            f"--tmpdir={self.directory}",
+            "--innodb-buffer-pool-size=16M",
+            "--secure-file-priv=",
+            "--innodb-redo-log-capacity=8M",
+            "--innodb-flush-method=nosync",
+        ]
+
+    def _resolve(self, program: str) -> list[str]:
+        if program != "mysqld":
+            return super()._resolve(program)
+        usr = self.root() / "usr"
+        loader = next(usr.glob("lib*/ld-linux-*.so.*"))
+        libraries = next(usr.glob("lib/*-linux-gnu"))
+        return [str(loader), "--library-path", str(libraries), str(usr / "sbin/mysqld")]
 
 
 class PgBouncer(Server):
