@@ -205,7 +205,6 @@ UNTOUCHED = {
         "select last_insert_id()",
         "select last_insert_id ( )",
         "select @a, @@version",
-        "select 'a\\'; set x = 1'",
         "select `; set x = 1`",
         "select 1 # ; set x = 1",
         "select /*+ set_var(x = 1) */ 1",
@@ -490,9 +489,39 @@ HIDING = {
         "--{}\n",
         "E'{}'",
     ],
-    MYSQL: ["'{}'", '"{}"', "`{}`", "/* {}*/", "-- {}\n", "#{}\n", "'\\'{}'"],
+    MYSQL: ["'{}'", '"{}"', "`{}`", "/* {}*/", "-- {}\n", "#{}\n"],
     SQLITE: ["'{}'", '"{}"', "`{}`", "[{}]", "/*{}*/", "--{}\n"],
 }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select '\\'; set @x = 1; select '\\'",  # with NO_BACKSLASH_ESCAPES
+        'select "\\"; set @x = 1; select "\\"',
+        """select "a\\", '"; set @x = 1; select '""",  # with ANSI_QUOTES
+        "select 'a\\'; set @x = 1'",  # what it hides here it would not hide there
+    ],
+)
+def test_what_touches_in_any_sql_mode_touches(text: str) -> None:
+    found = analyse(text, MYSQL)
+    assert found.touches == "SET"
+    assert found.opaque
+
+
+def test_what_ends_only_in_some_sql_mode_has_to_be_found_out() -> None:
+    found = analyse("select '\\'; commit; select '\\'", MYSQL)
+    assert found.ends is None
+    assert found.opaque
+    assert analyse("select 'a\\\\'; commit", MYSQL).ends == "commit"
+    assert not analyse("select 'a\\\\', 'b\\nc'", MYSQL).opaque
+
+
+def test_a_name_in_double_quotes_is_one_with_ansi_quotes() -> None:
+    assert analyse("""select "get_lock"('a', 0)""", MYSQL).touches == "GET_LOCK()"
+    assert analyse("""select "get_lock" """, MYSQL).touches is None
+
+
 HARMFUL = {
     POSTGRESQL: ["set x = 1", "listen a", "select set_config(1)", "commit", "create temp table t"],
     MYSQL: ["set x = 1", "use a", "select get_lock(1)", "commit", "create temporary table t"],

@@ -35,7 +35,7 @@ CONNECTS = {
     "sqlite": "aiosqlite.connect",
     "asyncpg": "asyncpg.connect",
     "psycopg": "cenote.drivers.psycopg.Connection.connect",
-    "mysql": "asyncmy.Connection",
+    "mysql": "cenote.drivers.mysql.driver.Connection",
 }
 served = pytest.mark.parametrize("backend", SERVERS, indirect=True)
 postgres = pytest.mark.parametrize("backend", ["asyncpg", "psycopg"], indirect=True)
@@ -210,7 +210,8 @@ def test_a_missing_driver(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     module = {"aiosqlite": "sqlite", "asyncmy": "mysql"}.get(package, package)
-    monkeypatch.delitem(sys.modules, f"cenote.drivers.{module}", raising=False)
+    for name in [name for name in sys.modules if name.startswith(f"cenote.drivers.{module}")]:
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ImportError, match=rf"{package}.*pip install 'cenote\[{extra}\]'") as caught:
         cenote.Database(url)
     assert caught.value.name == package

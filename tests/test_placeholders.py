@@ -32,7 +32,7 @@ DIALECTS = [POSTGRESQL, MYSQL, SQLITE]
 DRIVERS: list[tuple[Dialect, Style]] = [
     (POSTGRESQL, "numeric"),
     (POSTGRESQL, "format"),
-    (MYSQL, "format"),
+    (MYSQL, "qmark"),
     (SQLITE, "qmark"),
 ]
 STYLES: dict[str, Style] = {"postgresql": "numeric", "mysql": "format", "sqlite": "qmark"}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .placeholders import Dialect, tokens
+from .placeholders import Dialect, readings, tokens
 
 Control = Literal["begin", "commit", "rollback"]
 READ_ONLY = re.compile(r"\bread\s+only\b|read_only")
@@ -35,11 +35,23 @@ class Analysis:
     statements: int  # that are not empty
     lasting: bool = False  # the session is touched in a way that no reset undoes
     replans: bool = False  # what was prepared in the session is not there any more
+    opaque: bool = False  # it may end a transaction and begin the next, and nothing would show it
 
 
 def analyse(text: str, dialect: Dialect) -> Analysis:
-    """Look at every statement of a text."""
+    """Look at every statement of a text. Where sessions with other settings read it in another way,
+    it touches what it would touch in any of them."""
     facts = _analyse(text, dialect)
+    for each in readings(text, dialect)[1:]:
+        other = _analyse(text, each)
+        if other != facts:
+            facts = replace(
+                facts,
+                touches=facts.touches or other.touches,
+                lasting=facts.lasting or other.lasting,
+                ends=facts.ends if facts.ends == other.ends else None,
+                opaque=True,  # what it ends has to be found out
+            )
     if not (dialect.e_strings and "\\'" in text):
         return facts
     # With standard_conforming_strings = off the string goes on behind such a quote.
@@ -62,6 +74,7 @@ def _analyse(text: str, dialect: Dialect) -> Analysis:
     ends: Control | None = None
     keyword = ""
     count = 0
+    opaque = False
     lowered = text.lower()
     suspicious = any(word in lowered for word in rules.suspicious)
     several = ";" in text.rstrip("; \t\r\n")
@@ -77,6 +90,7 @@ def _analyse(text: str, dialect: Dialect) -> Analysis:
         if suspicious:
             reasons.extend(rules.by_content(items))
         found = rules.control(statement)
+        opaque = opaque or (found is None and rules.hides(items))
         control = found or control
         ends = ends or (rules.begin_ends if found == "begin" else found)
     read_only = bool(READ_ONLY.search(lowered)) and (control == "begin" or keyword == "SET")
@@ -90,6 +104,7 @@ def _analyse(text: str, dialect: Dialect) -> Analysis:
         count,
         lasting is not None,
         any(map(rules.replanning.fullmatch, reasons)),
+        opaque and ends is None,
     )
 
 
@@ -139,6 +154,10 @@ class _Rules:
     def matters(self, function: str, items: Items, at: int) -> bool:
         """Whether a function touches the session with the arguments that begin at `at`."""
         return True
+
+    def hides(self, items: Items) -> bool:
+        """Whether what it does to a transaction can neither be read nor be asked of the driver."""
+        return False
 
     def may_make(self, items: Items, at: int) -> bool:
         """Whether something of the schema before the dot at `at` may be made."""
@@ -213,6 +232,11 @@ class _MySQL(_Rules):
     suspicious = ("_lock", "last_insert_id", "@", ":=", "/*!", "/*m!")
     committing = ("COMMIT",)
     begin_ends = "commit"
+    # What else runs statements that it does not show is not known, so this is what does not.
+    plain = re.compile(
+        "SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|VALUES|TABLE|SET|SHOW|EXPLAIN|DESCRIBE|DESC|DO"
+        "|SAVEPOINT|RELEASE|ROLLBACK|HANDLER|LOAD|USE|HELP"
+    )
 
     def end(self, items: Items, start: int) -> int:
         """What has a body goes on to the end of the text: bodies are not read."""
@@ -236,6 +260,12 @@ class _MySQL(_Rules):
             yield "user variable"
         for function in super().by_content(items):
             yield function.upper()
+
+    def hides(self, items: Items) -> bool:
+        first, second = _first_two(_opened(items))
+        if VERSION_COMMENT in items or (first == "SET" and second == "STATEMENT"):
+            return True
+        return not self.plain.fullmatch(first)
 
     def matters(self, function: str, items: Items, at: int) -> bool:
         return function != "last_insert_id" or items[at + 1 : at + 2] != [")"]
@@ -308,8 +338,8 @@ def _items(text: str, dialect: Dialect, *, most: int | None) -> Items:
             items.append(text[start:end])
         elif kind == "name" and dialect.e_strings and text[start - 2 : start] in ("u&", "U&"):
             items[-1] = '"U&'  # in the place of its U: a name that nobody reads here
-        elif kind == "name":
-            items.append(f'"{text[start + 1 : end - 1]}')
+        elif kind == "name" or (kind == "string" and text[start] == '"'):
+            items.append(f'"{text[start + 1 : end - 1]}')  # with ANSI_QUOTES it is a name
         elif kind == "string" and dialect.brackets:
             items.append(text[start : end - 1])  # SQLite takes 'temp' for a name, too
         elif kind != "comment":

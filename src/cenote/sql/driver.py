@@ -32,8 +32,8 @@ BUILT_IN = {
     "postgres": "cenote.drivers.asyncpg",
     "postgresql+asyncpg": "cenote.drivers.asyncpg",
     "postgresql+psycopg": "cenote.drivers.psycopg",
-    "mysql": "cenote.drivers.mysql",
-    "mariadb": "cenote.drivers.mysql",
+    "mysql": "cenote.drivers.mysql.driver",
+    "mariadb": "cenote.drivers.mysql.driver",
 }
 GROUP = "cenote.drivers"  # entry points of other packages: scheme = "package.module"
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-Style = Literal["numeric", "format", "qmark"]  # $1 (asyncpg), %s (psycopg, MySQL), ? (SQLite)
+Style = Literal["numeric", "format", "qmark"]  # $1 (asyncpg), %s (psycopg), ? (MySQL, SQLite)
 
 Kind = Literal[
     "word",  # a keyword or a name without quotes
@@ -49,6 +49,11 @@ class Dialect:
     backticks: bool = False  # MySQL, SQLite
     brackets: bool = False  # SQLite: [name]
     numbered_marks: bool = False  # SQLite: ?1, @name and $name are placeholders
+    quoted_names: bool = False  # MySQL with ANSI_QUOTES: "..." is a name, without escapes
+    percent_marks: bool = False  # asyncmy: %s and %(name)s are placeholders
+    others: tuple[
+        Dialect, ...
+    ] = ()  # how sessions with other settings read a text with a backslash
 
 
 POSTGRESQL = Dialect(
@@ -58,20 +63,31 @@ POSTGRESQL = Dialect(
     e_strings=True,
     dollar_quotes=True,
 )
-MYSQL = Dialect(
+_MYSQL = Dialect(
     "mysql",
     hash_comments=True,
     dash_needs_space=True,
     backslashes=True,
     backticks=True,
+    percent_marks=True,
 )
+MYSQL_NO_BACKSLASH_ESCAPES = replace(_MYSQL, backslashes=False)
+MYSQL_ANSI_QUOTES = replace(_MYSQL, quoted_names=True)
+MYSQL = replace(_MYSQL, others=(MYSQL_NO_BACKSLASH_ESCAPES, MYSQL_ANSI_QUOTES))
 SQLITE = Dialect("sqlite", backticks=True, brackets=True, numbered_marks=True)
+
+
+class UsualText(str):
+    """A converted text that would be another one if the session had other settings."""
+
+    __slots__ = ()
 
 
 class Template:
     """One text, rewritten for parameters of one kind."""
 
-    __slots__ = ("_anything", "_hint", "_keys", "count", "mapping", "names", "native", "text")
+    __slots__ = ("_anything", "_counts", "_hint", "_keys", "count", "mapping", "names", "native",
+                 "text")  # fmt: skip
 
     def __init__(
         self,
@@ -92,6 +108,15 @@ class Template:
         self._anything = anything  # the driver's own placeholders: the driver checks
         self._hint = hint  # ends the message of a mismatch
         self._keys = frozenset(names)
+        self._counts: frozenset[int] = frozenset()  # of ? in other sessions
+
+    def agree(self, others: Sequence[Template]) -> None:
+        """With how sessions with other settings read the same text: what depends on that is left
+        to the server if the text for it is the same, else to the link, which knows its session."""
+        if all(each.text == self.text and each.names == self.names for each in others):
+            self._counts = frozenset(each.count for each in others)
+        else:
+            self.text = UsualText(self.text)
 
     def __repr__(self) -> str:
         return f"<Template {self.text!r}>"
@@ -104,7 +129,7 @@ class Template:
             return self._bind_mapping(parameters)
         if not isinstance(parameters, (list, tuple)):
             parameters = _as_tuple(parameters)
-        if len(parameters) == self.count or self._anything:
+        if len(parameters) == self.count or self._anything or len(parameters) in self._counts:
             return parameters
         raise ValueError(self._miscounted(len(parameters)))
 
@@ -138,11 +163,34 @@ class Template:
 
 def compile_template(text: str, dialect: Dialect, style: Style, *, mapping: bool) -> Template:
     """Rewrite the placeholders of `text` for parameters that are a mapping, or a sequence."""
+    template = _compile(text, dialect, style, mapping)
+    others = readings(text, dialect)[1:]
+    if others:
+        try:
+            template.agree([_compile(text, each, style, mapping) for each in others])
+        except ValueError:  # it would be refused there
+            template.text = UsualText(template.text)
+    return template
+
+
+def readings(text: str, dialect: Dialect) -> tuple[Dialect, ...]:
+    """How a text may be read, depending on the settings of the session; the usual one is first."""
+    return (dialect, *dialect.others) if dialect.others and "\\" in text else (dialect,)
+
+
+def marks(text: str, dialect: Dialect) -> list[int]:
+    """Where the `?` are."""
+    return [start for kind, start, _ in tokens(text, dialect) if kind == "mark"]
+
+
+def _compile(text: str, dialect: Dialect, style: Style, mapping: bool) -> Template:
     found = _Found()
     if _WORTH_A_LOOK.search(text):
         found.look(text, dialect, style, mapping=mapping)
-    if found.converted and style == "format" and "%" in text:
+    if found.converted and (style == "format" or dialect.percent_marks) and "%" in text:
         found.own = found.own or next(_percent_marks(text, dialect), "")
+    elif dialect.percent_marks and style == "qmark" and "%" in text:
+        text = found.look_for_percents(text, dialect, mapping=mapping)
     if found.converted and found.own:
         raise ValueError(
             f"the statement mixes {':name' if mapping else '?'} with {found.own}, the driver's own "
@@ -232,6 +280,37 @@ class _Found:
                 self.own = self.own or text[start:end]
                 self.own_name = self.own_name or text[start] in "@$#"
 
+    def look_for_percents(self, text: str, dialect: Dialect, *, mapping: bool) -> str:
+        """The text with `?` for %s, or for %(name)s, if those are its placeholders."""
+        quoted = [
+            (start, end)
+            for kind, start, end in tokens(text, dialect)
+            if kind in ("string", "name", "comment")
+        ]
+        found = [*_OWN_PERCENT.finditer(text)]
+        inside = {
+            each.start() for each in found
+            if any(start < each.start() < end for start, end in quoted)
+        }  # fmt: skip
+        own = [each for each in found if each["kind"] == "s" and each.start() not in inside]
+        if not any((each["key"] is not None) == mapping for each in own):
+            return text
+
+        def replaced(percent: re.Match[str]) -> str:
+            if percent["kind"] == "%" and percent["key"] is None:
+                return "%"
+            wanted = percent["kind"] == "s" and (percent["key"] is not None) == mapping
+            if not wanted or percent.start() in inside:
+                raise ValueError(
+                    f"the statement has the driver's own placeholders, and {percent[0]!r} as well: "
+                    f"write %% for a literal percent sign, and no placeholder inside quotes"
+                )
+            self.converted.append("?" if percent["key"] is None else percent["key"])
+            return "?"
+
+        self.parts.clear()  # ?? is two of them here
+        return _OWN_PERCENT.sub(replaced, text)
+
     def rewritten(self, text: str, *, double: bool) -> str:
         if not self.parts:
             return text
@@ -308,6 +387,7 @@ _NO_BOM = "(?!\ufeff)"
 _LETTER = r"A-Za-z_\x80-\U0010ffff"
 _APART = frozenset(re.findall(rf"[^{_LETTER}0-9$]", "".join(map(chr, range(128)))))
 _WORTH_A_LOOK = re.compile(r"[?:@$#]")
+_OWN_PERCENT = re.compile(r"%(?:\((?P<key>[^)]*)\))?(?P<kind>.?)", re.DOTALL)
 
 # psycopg also knows %b and %t, and looks for all of them in quotes, too.
 _BY_PLACE = re.compile(r"%[sbt]")
@@ -344,7 +424,8 @@ def _pattern(dialect: Dialect) -> re.Pattern[str]:
 
 def _strings(dialect: Dialect) -> str:
     if dialect.backslashes:
-        return f"{_ESCAPED}|{_ESCAPED.replace(chr(39), chr(34))}"
+        double = "" if dialect.quoted_names else f"|{_ESCAPED.replace(chr(39), chr(34))}"
+        return f"{_ESCAPED}{double}"
     if dialect.e_strings:
         # A string may go on in the next line, and its escapes with it: E'a'\n'b'.
         plain = _ESCAPED if dialect.backslash_strings else _PLAIN
@@ -354,7 +435,7 @@ def _strings(dialect: Dialect) -> str:
 
 def _names(dialect: Dialect) -> str:
     pieces = []
-    if not dialect.backslashes:
+    if not dialect.backslashes or dialect.quoted_names:
         pieces.append(r'"[^"]*(?:"|\Z)')
     if dialect.backticks:
         pieces.append(r"`[^`]*(?:`|\Z)")

@@ -1,0 +1,248 @@
+"""MySQL and MariaDB: how connections are made, what their errors mean."""
+
+from __future__ import annotations
+
+import codecs
+import ssl
+from typing import Any, ClassVar
+
+from ...sql.driver import Driver, Link, Plan, fresh, reject_unknown
+from ...sql.placeholders import MYSQL, Dialect, Style
+from ...sql.url import Secret
+from .link import MysqlLink, code
+from .private import FLAGS, Connection, charset_by_name, errors
+
+PORT = 3306
+
+# Of asyncmy itself: gone away, lost during query, protocol out of step, ...
+GONE_AWAY = 2006  # closed before the statement was sent
+GONE = frozenset({2000, 2002, 2003, 2006, 2012, 2013, 2014, 2027, 2055})
+# Deadlock, no memory for locks, lock timeout (if so configured), record changed: then the whole
+# transaction is rolled back. Whatever else ends one has committed it.
+ROLLED_BACK = frozenset({1213, 1206, 1205, 1020, 1614})
+DEMOTED = frozenset({1290, 1836})
+
+SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+SSL_MODES = ("disable", "require", "verify-ca", "verify-full")
+SSL_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
+OPTIONS = ("charset", "unix_socket", "connect_timeout", "read_timeout", "sql_mode", "init_command",
+           "program_name", "local_infile", "sslmode", *SSL_FILES)  # fmt: skip
+NOT_FOR_CLIENTS = frozenset({"ucs2", "utf16", "utf16le", "utf32"})  # servers do not take them
+
+# What the server tells of by itself from then on, and what outlasts a reset or must be known.
+TRACK = (
+    "SET SESSION session_track_system_variables="
+    "'character_set_client,character_set_connection,character_set_results,sql_mode'"
+)
+WHO = "SELECT CURRENT_ROLE(), DATABASE(), @@character_set_client, @@sql_mode"
+
+
+class MysqlDriver(Driver):
+    dialect: ClassVar[Dialect] = MYSQL
+    style: ClassVar[Style] = "qmark"
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"ping", "reset", "prepare", "cancel", "looks_dead", "sqlstate", "statement_cache"}
+    )
+    reserved: ClassVar[tuple[str, ...]] = ("autocommit",)
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        target, options = plan.target, dict(plan.target.options)
+        reject_unknown(options, OPTIONS)
+        if len(target.hosts) > 1:
+            raise ValueError("url has several hosts, which the driver asyncmy does not know")
+        self._tls = tls(options)
+        if self._tls is not None and "ssl" in plan.connect_args:
+            raise ValueError("url has TLS options, and connect_args has 'ssl' as well; keep one")
+        self.plans_kept = plan.statement_cache_size  # for each connection
+        arguments: dict[str, Any] = {
+            "charset": "utf8mb4",
+            "autocommit": True,
+            **{name: options[name] for name in OPTIONS if name in options},
+        }
+        for name in ("connect_timeout", "read_timeout"):
+            if name in arguments:
+                arguments[name] = whole(name, arguments[name])
+        if "local_infile" in arguments:
+            arguments["local_infile"] = flag("local_infile", arguments["local_infile"])
+        check_charset(arguments["charset"])
+        if target.hosts:
+            host, port = target.hosts[0]
+            arguments |= {"host": host, "port": port or PORT}
+        elif "unix_socket" not in options:
+            arguments |= {"host": "localhost", "port": PORT}
+        if target.user is not None:
+            arguments["user"] = target.user
+        if target.database:
+            arguments["database"] = target.database
+        self._arguments = arguments
+        self._password: Secret | None = None  # of the last connection, to kill its statement
+
+    async def connect(self, password: Secret | None) -> Link:
+        self._password = password
+        link = MysqlLink(await self._connect(), self)
+        try:
+            link.who = await self._ask_who(link.raw, TRACK)
+        except BaseException:
+            link.terminate()
+            raise
+        return link
+
+    async def _ask_who(self, raw: Connection, *before: str) -> tuple[str | None, str | None] | None:
+        """Role and database; None: this server cannot tell. Other statements may go with it."""
+        try:
+            *_, last = await raw.run_all("; ".join((*before, WHO)))
+        except errors.MySQLError as error:
+            if link_is_gone(error):
+                raise
+            return None  # an old server, without roles or without tracking
+        role, database, charset, mode = last.rows[0]
+        raw.variables |= {"character_set_client": charset, "sql_mode": mode}
+        raw.follow_charset()
+        return role, database
+
+    async def _connect(self) -> Connection:
+        arguments = {**fresh(self._arguments), **fresh(dict(self.plan.connect_args))}
+        arguments["client_flag"] = arguments.get("client_flag", 0) | FLAGS
+        if self._tls is not None:
+            arguments["ssl"] = self._tls
+        if self._password is not None:
+            # Encoded here: asyncmy knows but Latin-1, and shows what it cannot encode.
+            arguments["password"] = self._password.reveal().encode()
+        connection = Connection(**arguments)
+        try:
+            await connection.connect()
+        except RuntimeError as error:
+            if "socket" not in str(error):
+                raise
+            # On uvloop, asyncmy's words for a connection that was reset at once.
+            raise ConnectionResetError("the server closed the connection at once") from error
+        return connection
+
+    async def set_up(self, link: MysqlLink) -> bool:
+        """What connect() has set, and whom it has found, again; False: that is not possible."""
+        raw, who = link.raw, link.who
+        if raw._db:
+            await raw.select_db(raw._db)
+        charset = charset_by_name(raw.character_set_name())
+        raw.variables["character_set_client"] = charset.name
+        raw.follow_charset()
+        names = f"SET NAMES {charset.name} COLLATE {charset.collation}"
+        if who is None:
+            await raw.run(names)
+        else:
+            found = await self._ask_who(raw, names, TRACK)
+            if found is None or found[1] != who[1]:
+                return False  # it had no database, and there is no way back
+            if found[0] != who[0]:
+                await raw.run(f"SET ROLE {role_name(who[0])}")
+        if raw._sql_mode is not None:
+            await raw.run(f"SET sql_mode={raw._sql_mode}")
+        if raw._init_command is not None:
+            await raw.run(raw._init_command)
+            await raw.run("COMMIT")
+        raw.autocommit_mode = True
+        await raw.autocommit(True)
+        return True
+
+    async def kill(self, thread: int) -> None:
+        """Stop what a connection does that was cut off."""
+        if self.ask_password is not None:
+            self._password = await self.ask_password()  # the old one may have expired
+        connection = await self._connect()
+        try:
+            await connection.run(f"KILL {int(thread)}")
+        except errors.MySQLError:
+            pass  # it is over already
+        finally:
+            await connection.ensure_closed()
+
+    def is_unsent(self, error: BaseException) -> bool:
+        return link_is_gone(error) and code(error) == GONE_AWAY
+
+    def is_disconnect(self, error: BaseException) -> bool:
+        return link_is_gone(error) or isinstance(error, OSError)
+
+    def rolls_back(self, error: BaseException) -> bool:
+        return isinstance(error, errors.MySQLError) and code(error) in ROLLED_BACK
+
+    def is_demoted(self, error: BaseException) -> bool:
+        # 1290 also comes of other options that forbid something.
+        return (
+            isinstance(error, errors.MySQLError)
+            and code(error) in DEMOTED
+            and "read" in str(error).lower()
+        )
+
+
+def role_name(role: str | None) -> str:
+    """MySQL gives it quoted and with its host, MariaDB plain."""
+    if role is None or role == "NONE" or role.startswith("`"):
+        return role or "NONE"
+    return f"`{role.replace('`', '``')}`"
+
+
+def link_is_gone(error: BaseException) -> bool:
+    """Whether asyncmy says so. An error of the server says nothing: SIGNAL can give any number. If
+    it was the last word, the connection is closed, which `Connection` has looked at."""
+    if not isinstance(error, errors.MySQLError) or error.sqlstate is not None:
+        return False
+    return (
+        isinstance(error, errors.InterfaceError)
+        or code(error) in GONE
+        or "sequence number" in str(error)
+    )
+
+
+def check_charset(name: str) -> None:
+    """ValueError if no text could be sent in it, or not without being misread."""
+    charset = charset_by_name(name)
+    if charset is None or charset.name in NOT_FOR_CLIENTS:
+        raise ValueError(f"url option 'charset' is unknown: {name!r}")
+    try:
+        codecs.lookup(charset.encoding)
+    except LookupError:
+        raise ValueError(f"url option 'charset' is unknown to Python: {name!r}") from None
+
+
+def tls(options: dict[str, str]) -> ssl.SSLContext | None:
+    """From sslmode and the files of ssl_ca, ssl_cert and ssl_key, which it takes out. None of them
+    is dropped: a CA that is given is always verified with, as libpq does."""
+    files = {name: options.pop(name) for name in SSL_FILES if name in options}
+    mode = options.pop("sslmode", "require" if files else None)
+    if mode is None:
+        return None
+    if mode not in SSL_MODES:
+        raise ValueError(
+            f"url option 'sslmode' must be one of {', '.join(SSL_MODES)}, not {mode!r}"
+        )
+    if mode == "disable":
+        if files:
+            raise ValueError(
+                f"url has {', '.join(files)} and sslmode=disable: leave out one of the two"
+            )
+        return None
+    if "ssl_key" in files and "ssl_cert" not in files:
+        raise ValueError("url has ssl_key without ssl_cert, the certificate that belongs to it")
+    context = ssl.create_default_context(cafile=files.get("ssl_ca"))
+    context.check_hostname = mode == "verify-full"
+    if mode == "require" and "ssl_ca" not in files:
+        context.verify_mode = ssl.CERT_NONE
+    if "ssl_cert" in files:
+        context.load_cert_chain(files["ssl_cert"], files.get("ssl_key"))
+    return context
+
+
+def whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= 31536000:
+        raise ValueError(f"url option {name!r} must be a number of seconds, not {text!r}")
+    return int(text)
+
+
+def flag(name: str, text: str) -> bool:
+    if text.lower() not in SWITCHES:
+        raise ValueError(f"url option {name!r} must be one of {', '.join(SWITCHES)}, not {text!r}")
+    return SWITCHES[text.lower()]
+
+
+driver = MysqlDriver

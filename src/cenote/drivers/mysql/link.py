@@ -1,0 +1,436 @@
+"""One connection to MySQL or MariaDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...sql.analysis import analyse
+from ...sql.driver import Arguments, Isolation, Link, Prepared, Source
+from ...sql.placeholders import MYSQL, Template, UsualText
+from ...sql.rows import make_rows
+from ..wire import Wire, hang_up
+from .private import AUTOCOMMIT, IN_TRANSACTION, Connection, Rows, errors
+from .values import literals, miscounted, parameters
+
+if TYPE_CHECKING:
+    from .driver import MysqlDriver
+
+SYNTAX, UNSUPPORTED, TOO_MANY_STATEMENTS, TOO_MANY_MARKS = 1064, 1295, 1461, 1390
+UNPREPARABLE = frozenset({SYNTAX, UNSUPPORTED, TOO_MANY_STATEMENTS, TOO_MANY_MARKS})
+REMEMBERED = 128  # texts that the server cannot prepare
+
+BATCH = 1_000_000  # bytes, about, of what execute_many() sends at once
+MOST_MARKS = 65_535  # in a prepared statement
+
+CHANGING = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
+RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
+# INSERT with nothing but placeholders as its values, of which there may be several lists.
+INSERT_VALUES = re.compile(
+    r"(\s*(?:insert|replace)\b[^?'\"`#/\\-]+\bvalues?\s*)"
+    r"(\(\s*\?\s*(?:,\s*\?\s*)*\))"
+    r"(\s*(?:(?:as|on\s+duplicate)\b[^?;]*)?);?\s*",
+    re.IGNORECASE,
+)
+
+Who = tuple[str | None, str | None]  # role and database: both outlast a reset
+
+
+class MysqlLink(Link):
+    __slots__ = (
+        "_changes",
+        "_driver",
+        "_plans",
+        "_unfit",
+        "_unpreparable",
+        "_wire",
+        "typed",
+        "who",
+    )  # fmt: skip
+
+    interleaves: ClassVar[bool] = False
+    keeping: ClassVar[frozenset[str]] = frozenset({"cursor", "prepare"})
+    raw: Connection
+
+    def __init__(self, raw: Connection, driver: MysqlDriver) -> None:
+        super().__init__(raw)
+        self._driver = driver
+        self._plans: dict[Any, Any] = {}  # kind -> prepared statement; the last used is the last
+        self._unpreparable: set[str] = set()
+        self._changes = 0  # of the settings of the session, after which the plans were made
+        self._unfit = False  # it came back without autocommit, and was not reset
+        self.who: Who | None = None  # as it was when it was new; None: unknown
+        # MySQL keeps the types of the first parameters, and makes all others fit them: after 1.5 a
+        # text would be 0.0. MariaDB does not.
+        self.typed = "MariaDB" not in raw.server_version
+        self._wire = Wire(raw._transport.get_extra_info("socket").fileno())
+
+    @property
+    def in_transaction(self) -> bool:
+        raw = self.raw
+        return bool(raw.connected and (raw.server_status & IN_TRANSACTION or self._unfit))
+
+    def returned(self) -> None:
+        # The next task would be in a transaction as soon as it does anything.
+        self._unfit = not self.raw.server_status & AUTOCOMMIT
+
+    # -- statements ------------------------------------------------------------------------------
+
+    async def execute(self, text: str, arguments: Arguments) -> int:
+        return affected(text, await self._run(text, arguments))
+
+    async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
+        return named(await self._run(text, arguments))
+
+    async def fetch_one(self, text: str, arguments: Arguments) -> Any:
+        rows = named(await self._run(text, arguments), most=1)
+        return rows[0] if rows else None
+
+    async def fetch_val(self, text: str, arguments: Arguments) -> Any:
+        rows = (await self._run(text, arguments)).rows
+        return rows[0][0] if rows else None
+
+    async def _run(self, text: str, arguments: Any) -> Any:
+        """The first result. What has parameters is prepared, and they are sent apart from it."""
+        raw = self.raw
+        if not arguments:
+            return await raw.run(text)
+        values = self.values(arguments)
+        statement = await self._statement(text, values)
+        if statement is None:
+            return await raw.run(self._written(text, values))
+        try:
+            check_count(statement, values)
+            return await raw.run_prepared(statement, values)
+        finally:
+            await self.let_go(statement)
+
+    def values(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """The parameters, checked: nothing is sent of a statement whose parameters are wrong."""
+        values = parameters(arguments)
+        if self.raw._encoding != "utf8":
+            for value in values:
+                if isinstance(value, str):
+                    self.raw.check_text(value)
+        return values
+
+    async def _statement(self, text: str, values: Sequence[Any]) -> Any:
+        """Prepared, now or before; None: the server cannot prepare it."""
+        raw, plans = self.raw, self._plans
+        if type(text) is UsualText:
+            check_usual(raw.variables.get("sql_mode"))
+        if (
+            self._changes != raw.changes
+        ):  # a plan is what the text meant in the old mode and charset
+            self.forget_plans()
+            self._changes = raw.changes
+        kind = (text, *map(type, values)) if self.typed else text
+        statement = plans.pop(kind, None)
+        if statement is not None:
+            plans[kind] = statement
+            return statement
+        if text in self._unpreparable:
+            return None
+        raw.check_text(text)
+        try:
+            statement = await raw.prepare(text)
+        except errors.MySQLError as error:
+            if code(error) not in UNPREPARABLE:
+                raise
+            if code(error) != TOO_MANY_STATEMENTS and len(self._unpreparable) < REMEMBERED:
+                self._unpreparable.add(text)
+            return None
+        if self._driver.plans_kept:
+            plans[kind] = statement
+            if len(plans) > self._driver.plans_kept:
+                await plans.pop(next(iter(plans))).close()
+        return statement
+
+    def _written(self, text: str, values: Sequence[Any]) -> str:
+        """With the values in it, since it cannot be prepared."""
+        return literals(text, values, self.raw.variables.get("sql_mode"))
+
+    async def let_go(self, statement: Any) -> None:
+        """Of a statement that was run; it stays prepared if there is a cache."""
+        if not self._driver.plans_kept:
+            await close_statement(statement)
+
+    # -- the same statement many times -----------------------------------------------------------
+
+    async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
+        rows = [self.values(each) for each in arguments]
+        if not self.raw.server_status & (AUTOCOMMIT | IN_TRANSACTION):
+            await self.begin(None, False)  # as every statement does without autocommit
+        await self.atomically(lambda: self._run_batches(text, rows))
+
+    async def _run_batches(self, text: str, rows: Sequence[Any]) -> None:
+        """A message that is larger than max_allowed_packet costs the connection."""
+        start = size = marks = 0
+        for at, values in enumerate(rows):
+            more = sum(len(value) if isinstance(value, str | bytes) else 16 for value in values)
+            marks += len(values)
+            if (size + more > BATCH or marks > MOST_MARKS) and at > start:
+                await self._run_many(text, rows[start:at])
+                start, size, marks = at, 0, len(values)
+            size += more
+        await self._run_many(text, rows[start:])
+
+    async def _run_many(self, text: str, rows: Sequence[Any]) -> None:
+        """Together if that is possible, else one after the other."""
+        together = len(rows) > 1 and rows[0] and changes_rows(text)
+        if together and await self._run_bulk(text, rows):
+            return
+        if together and await self._run_together(text, rows):
+            return
+        for values in rows:
+            await self._run(text, values)
+
+    async def _run_bulk(self, text: str, rows: Sequence[Any]) -> bool:
+        """In one message, as MariaDB can; False: it is not possible, and nothing was done."""
+        raw = self.raw
+        if not raw.has_bulk or any(is_large(value) for values in rows for value in values):
+            return False
+        statement = await self._statement(text, ())
+        if statement is None:
+            return False
+        try:
+            check_count(statement, rows[0])
+            await raw.run_bulk(statement, rows)
+        except ValueError:  # values of several types in a column
+            return False
+        except errors.OperationalError as error:
+            if code(error) != UNSUPPORTED:
+                raise
+            return False  # INSERT ... SELECT
+        finally:
+            await self.let_go(statement)
+        return True
+
+    async def _run_together(self, text: str, rows: Sequence[Any]) -> bool:
+        """INSERT with as many lists of values as there are rows; False: it is another statement."""
+        found = INSERT_VALUES.fullmatch(text)
+        if found is None or found[2].count("?") != len(rows[0]):
+            return False
+        head, values, tail = found.groups()
+        statement = await self.raw.prepare(f"{head}{','.join([values] * len(rows))}{tail}")
+        try:
+            await self.raw.run_prepared(statement, [value for row in rows for value in row])
+        finally:
+            await close_statement(statement)
+        return True
+
+    # -- streams ---------------------------------------------------------------------------------
+
+    async def stream(self, text: str, arguments: Any, keyword: str, *, alone: bool) -> Source:
+        raw = self.raw
+        if not arguments:
+            return MysqlSource(self, await raw.open_rows(text), alone)
+        values = self.values(arguments)
+        statement = await self._statement(text, values)
+        if statement is None:
+            return MysqlSource(self, await raw.open_rows(self._written(text, values)), alone)
+        try:
+            check_count(statement, values)
+            rows = await raw.open_prepared(statement, values)
+        except BaseException:
+            await self.let_go(statement)
+            raise
+        return MysqlSource(self, rows, alone, statement)
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
+        if isolation is not None:
+            await self.raw.run(f"SET TRANSACTION ISOLATION LEVEL {isolation.upper()}")
+        await self.raw.run(f"START TRANSACTION{' READ ONLY' if read_only else ''}")
+
+    async def commit(self) -> bool:
+        await self.raw.run("COMMIT")
+        return True
+
+    async def rollback(self) -> None:
+        await self.raw.run("ROLLBACK")
+
+    # -- life and death --------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        if self.busy:
+            await self._driver.kill(self.raw.thread_id())
+        elif not self.broken:
+            await self.raw.ensure_closed()
+
+    def terminate(self) -> None:
+        raw = self.raw
+        transport, raw._transport, raw._connected = raw._transport, None, False
+        if transport is not None:
+            hang_up(transport, transport.abort)
+
+    def looks_dead(self) -> bool:
+        return not self.raw.connected or self.raw._stream_broken
+
+    def hung_up(self) -> bool:
+        return not self.looks_dead() and self._wire.hung_up()
+
+    def stirs(self) -> bool:
+        return not self.looks_dead() and self._wire.stirs()
+
+    async def ping(self) -> None:
+        await self.raw.ping(reconnect=False)
+
+    async def look_again(self) -> None:
+        # An error does not say whether it has ended the transaction; every other answer does.
+        try:
+            await self.ping()
+        except errors.MySQLError:
+            pass  # dead, and seen to be
+
+    @property
+    def can_reset(self) -> bool:
+        return True
+
+    async def reset(self) -> bool:
+        await self.raw.reset()
+        self.forget_plans()
+        self._unfit = False
+        return await self._driver.set_up(self)
+
+    async def prepare(self, template: Template, text: str) -> Prepared:
+        if type(template.text) is UsualText:
+            check_usual(self.raw.variables.get("sql_mode"))
+        self.raw.check_text(template.text)
+        statement = await self.raw.prepare(template.text)
+        return MysqlPrepared(self, template.text, statement)
+
+    def forget_plans(self) -> None:
+        self._plans.clear()
+        self._unpreparable.clear()
+
+
+class MysqlPrepared(Prepared):
+    __slots__ = ("_types", "statement")
+
+    link: MysqlLink
+
+    def __init__(self, link: MysqlLink, text: str, statement: Any) -> None:
+        super().__init__(link, text)
+        self.statement = statement
+        self._types: list[type] | None = None  # of the parameters that it was first run with
+
+    async def execute(self, arguments: Arguments) -> int:
+        return affected(self.text, await self._run(arguments))
+
+    async def fetch_all(self, arguments: Arguments) -> list[Any]:
+        return named(await self._run(arguments))
+
+    async def fetch_one(self, arguments: Arguments) -> Any:
+        rows = named(await self._run(arguments), most=1)
+        return rows[0] if rows else None
+
+    async def fetch_val(self, arguments: Arguments) -> Any:
+        rows = (await self._run(arguments)).rows
+        return rows[0][0] if rows else None
+
+    async def _run(self, arguments: Any) -> Any:
+        link = self.link
+        values = link.values(arguments or ())
+        check_count(self.statement, values)
+        if link.typed and self._types != (types := [*map(type, values)]):
+            if self._types is not None:
+                old, self.statement = self.statement, await link.raw.prepare(self.text)
+                await close_statement(old)
+            self._types = types
+        return await link.raw.run_prepared(self.statement, values)
+
+    async def close(self) -> None:
+        await self.statement.close()
+
+
+class MysqlSource(Source):
+    """Rows as the server sends them; nothing else runs meanwhile."""
+
+    def __init__(self, link: MysqlLink, rows: Rows, alone: bool, statement: Any = None) -> None:
+        self.link = link
+        self.rows = rows
+        self.alone = alone
+        self.statement = statement
+        self._hold(True)
+
+    async def fetch(self, count: int) -> Sequence[Any]:
+        if not self.rows.names:
+            return []
+        self._hold(False)
+        rows = await self.rows.fetch(count)
+        self._hold(True)
+        return make_rows(self.rows.names, rows)
+
+    async def close(self) -> None:
+        self._hold(False)
+        if self.alone and self.rows.unread:
+            # Rather a new connection than to read all the rest.
+            self.link.busy = self.link.broken = True
+            return
+        await self.rows.close()
+        if self.statement is not None:
+            await self.link.let_go(self.statement)
+
+    def _hold(self, wait: bool) -> None:
+        """asyncmy takes in whatever comes; the server has to wait for the reader."""
+        transport = self.link.raw._transport
+        if transport is None or transport.is_closing():
+            return
+        if wait:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+
+async def close_statement(statement: Any) -> None:
+    """The server does not answer; if it is gone, what happened before says so."""
+    try:
+        await statement.close()
+    except errors.MySQLError:
+        pass
+
+
+def check_count(statement: Any, values: Sequence[Any]) -> None:
+    if statement.parameter_count != len(values):
+        raise miscounted(statement.parameter_count, len(values))
+
+
+def check_usual(mode: str | None) -> None:
+    """Of a text in which placeholders were converted as they are read without these modes."""
+    found = [each for each in ("NO_BACKSLASH_ESCAPES", "ANSI_QUOTES") if each in (mode or "")]
+    if found:
+        raise ValueError(
+            f"the session has the sql_mode {', '.join(found)}, in which the placeholders of the "
+            f"statement are at other places, because of a backslash beside a quote: pass the text "
+            f"that has it as a parameter"
+        )
+
+
+def changes_rows(text: str) -> bool:
+    """Whether it only changes some: then nobody waits for its rows."""
+    return analyse(text, MYSQL).keyword in CHANGING and not RETURNING.search(text)
+
+
+def is_large(value: Any) -> bool:
+    """An int that asyncmy would send in bulk as a negative one."""
+    return type(value) is int and value >= 2**63
+
+
+def affected(text: str, result: Any) -> int:
+    """Those that RETURNING gives are counted, too; those of a query are not."""
+    if result.description is not None and analyse(text, MYSQL).keyword not in CHANGING:
+        return 0
+    return int(result.affected_rows or 0)
+
+
+def named(result: Any, most: int | None = None) -> list[Any]:
+    if result.description is None:
+        return []
+    return make_rows([column[0] for column in result.description], (result.rows or ())[:most])
+
+
+def code(error: BaseException) -> int:
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0

@@ -1,0 +1,342 @@
+"""What cenote needs of asyncmy and asyncmy does not offer: its private names are used here only.
+
+`Connection` runs prepared statements without asyncmy's own cache, reads rows piece by piece in both
+protocols, follows what the server says of its session, and sends no password in clear text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+
+from ...sql.driver import missing
+
+try:
+    import asyncmy
+    from asyncmy import connection as untyped
+    from asyncmy import errors
+    from asyncmy.charset import charset_by_name
+    from asyncmy.constants.CLIENT import FOUND_ROWS, SESSION_TRACK
+    from asyncmy.constants.COMMAND import COM_QUERY, COM_STMT_EXECUTE
+    from asyncmy.constants.SERVER_STATUS import (
+        SERVER_STATUS_AUTOCOMMIT as AUTOCOMMIT,
+    )
+    from asyncmy.constants.SERVER_STATUS import (
+        SERVER_STATUS_IN_TRANS as IN_TRANSACTION,
+    )
+    from asyncmy.protocol import (
+        pack_binary_params,
+        parse_binary_rows_from_buffer,
+        parse_rows_from_buffer,
+    )
+    from asyncmy.version import __version__
+except ImportError:
+    raise missing("asyncmy", "mysql") from None
+
+__all__ = ["AUTOCOMMIT", "FLAGS", "IN_TRANSACTION", "Connection", "Rows", "charset_by_name",
+           "errors"]  # fmt: skip
+
+FLAGS = FOUND_ROWS | SESSION_TRACK
+SESSION_CHANGED = 0x4000  # a flag of the status: the OK packet says what has changed
+SYSTEM_VARIABLE = 0  # one of the things that it may say
+COM_RESET_CONNECTION = 0x1F
+UNSIGNED = 32  # a flag of a column
+
+CANNOT_LOG_IN = 2061
+IN_CLEAR = frozenset({b"mysql_clear_password", b"dialog"})
+BROKEN = frozenset({b"mysql_old_password"})
+
+# Of the server: it is shut down, the connection is killed or was idle for too long, ...
+LAST_WORDS = frozenset({1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1317,
+                        1927, 2000, 2002, 2003, 2006, 2012, 2013, 2014, 2027, 2055, 3169,
+                        4031})  # fmt: skip
+
+HEAD = Struct("<IBI")  # of COM_STMT_EXECUTE: number of the statement, no cursor, once
+
+
+Base: Any = asyncmy.Connection
+MySQLResult: Any = untyped.MySQLResult
+
+
+class Connection(Base):  # type: ignore[misc]
+    """asyncmy's connection, with what it lacks."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.variables: dict[str, str | None] = {}  # of the session, as far as they are tracked
+        self.changes = 0  # of them: what was prepared before meant something else
+
+    # -- logging in ------------------------------------------------------------------------------
+
+    async def _process_auth(self, plugin_name: bytes, auth_packet: Any) -> Any:
+        """The server asks for another way of logging in than it had announced."""
+        name = plugin_name.decode("ascii", "replace")
+        if plugin_name in IN_CLEAR and not self._secure:
+            raise errors.OperationalError(
+                CANNOT_LOG_IN,
+                f"the server asks for the password in clear text ({name}), but the connection has "
+                f"no TLS: nothing was sent. Add sslmode=verify-full (and ssl_ca) to the URL, or "
+                f"give the user another authentication plugin.",
+            )
+        if plugin_name in BROKEN:
+            raise errors.OperationalError(
+                CANNOT_LOG_IN,
+                f"the server asks for {name}, which does not protect the password: nothing was "
+                f"sent. Give the user another authentication plugin.",
+            )
+        return await super()._process_auth(plugin_name, auth_packet)
+
+    # -- statements ------------------------------------------------------------------------------
+
+    async def run(self, text: str) -> Any:
+        """A text without parameters: the first result; all others are read, and dropped."""
+        self.check_text(text)
+        return await self._run(COM_QUERY, text, binary=False)
+
+    async def run_all(self, text: str) -> list[Any]:
+        """The results of several statements."""
+        results: list[Any] = []
+        await self._run(COM_QUERY, text, binary=False, results=results)
+        return results
+
+    async def run_prepared(self, statement: Any, arguments: Sequence[Any]) -> Any:
+        """The same for a prepared statement."""
+        return await self._run(COM_STMT_EXECUTE, self._pack(statement, arguments), binary=True)
+
+    async def run_bulk(self, statement: Any, rows: Sequence[Sequence[Any]]) -> None:
+        """In one message, as MariaDB can. ValueError: it is not possible, and nothing was done."""
+        result = await statement.execute_bulk(rows)
+        self._note(result)
+
+    @property
+    def has_bulk(self) -> bool:
+        return bool(self._bulk_supported)
+
+    async def reset(self) -> None:
+        await self._execute_command(COM_RESET_CONNECTION, b"")
+        await self._read_ok_packet()
+
+    async def open_rows(self, text: str) -> Rows:
+        """The rows of a text without parameters."""
+        self.check_text(text)
+        return await self._open(COM_QUERY, text, binary=False)
+
+    async def open_prepared(self, statement: Any, arguments: Sequence[Any]) -> Rows:
+        """The rows of a prepared statement."""
+        return await self._open(COM_STMT_EXECUTE, self._pack(statement, arguments), binary=True)
+
+    def _pack(self, statement: Any, arguments: Sequence[Any]) -> bytes:
+        head = HEAD.pack(statement._statement_id, 0, 1)
+        if not arguments:
+            return head
+        packed: bytes = pack_binary_params(tuple(arguments), self._encoding)
+        return head + packed
+
+    async def _run(
+        self,
+        command: int,
+        payload: str | bytes,
+        *,
+        binary: bool,
+        results: list[Any] | None = None,
+    ) -> Any:
+        await self._execute_command(command, payload)
+        first: Any = None
+        while True:
+            result = MySQLResult(self)
+            try:
+                await (result.read_binary(None) if binary else result.read())
+            except errors.MySQLError as error:
+                if error.args[0] in LAST_WORDS and error.sqlstate is not None:
+                    await self._look_after()
+                raise
+            except Exception:  # something in it cannot be decoded
+                await self._skip(result)
+                raise
+            self._note(result)
+            if results is not None:
+                results.append(result)
+            first = first or result
+            if not result.has_next:
+                return first
+
+    async def _look_after(self) -> None:
+        """After an error that may be the last word of the server, or of a SIGNAL."""
+        try:
+            await self.ping(reconnect=False)
+        except errors.MySQLError:
+            self.close()
+            self._connected = False
+
+    def _note(self, result: Any) -> None:
+        """What an answer says of the session."""
+        status = result.server_status
+        if status or result.description is None:
+            self.server_status = status
+        if status & SESSION_CHANGED and result.message:
+            changed = changed_variables(result.message)
+            if changed:
+                self.variables.update(changed)
+                self.changes += 1
+                self.follow_charset()
+
+    async def _skip(self, result: Any) -> None:
+        """The rest of a result that cannot be read: the next statement finds a quiet wire."""
+        result.has_next = False
+        while self._deprecate_eof:
+            packet = await self.read_packet()
+            if result._check_packet_is_eof(packet):
+                break
+        if result.has_next or not self._deprecate_eof:
+            self.close()
+            self._connected = False
+
+    async def _open(self, command: int, payload: str | bytes, *, binary: bool) -> Rows:
+        await self._execute_command(command, payload)
+        self._result = result = MySQLResult(self)  # where asyncmy notes that an error has ended it
+        try:
+            await result.init_unbuffered_query()
+        except BaseException:
+            result.unbuffered_active = False
+            result.connection = None
+            raise
+        if not result.unbuffered_active:
+            self._note(result)
+        return Rows(self, result, binary=binary)
+
+    # -- the charset -----------------------------------------------------------------------------
+
+    def follow_charset(self) -> None:
+        """Read and write as the session does, whoever has changed that."""
+        name = self.variables.get("character_set_client")
+        if name is not None:
+            charset = charset_by_name(name)
+            if charset is not None:
+                self._encoding = charset.encoding
+
+    def check_text(self, text: str) -> None:
+        """UnicodeEncodeError if it would be another text for the server: in Japanese charsets
+        Python writes a yen sign as the backslash."""
+        encoding = self._encoding
+        if (
+            encoding != "utf8"
+            and not text.isascii()
+            and text.encode(encoding).decode(encoding) != text
+        ):
+            raise UnicodeEncodeError(
+                encoding, text, 0, len(text), "it would be another text when it is read again"
+            )
+
+
+class Rows:
+    """A result that is read as the server sends it; nothing else runs on the connection."""
+
+    __slots__ = ("_binary", "_connection", "_kinds", "_parse", "_pending", "_result", "names")
+
+    def __init__(self, connection: Connection, result: Any, *, binary: bool) -> None:
+        self._connection = connection
+        self._result = result
+        self._binary = binary
+        self._pending: list[Any] = []  # read and not yet given
+        self.names = [column[0] for column in result.description or ()]
+        self._parse: Any = parse_rows_from_buffer
+        if binary:
+            self._parse = parse_binary_rows_from_buffer
+            self._kinds = tuple(
+                (field.type_code, bool(field.flags & UNSIGNED), *converter)
+                for field, converter in zip(
+                    result.fields or (), result.converters or (), strict=True
+                )
+            )
+        else:
+            self._kinds = tuple(result.converters or ())
+
+    @property
+    def unread(self) -> bool:
+        return bool(self._result.unbuffered_active)
+
+    async def fetch(self, count: int) -> list[Any]:
+        """The next rows, at most so many; none: the end."""
+        connection, rows = self._connection, self._pending
+        wire = connection._proto
+        while self.unread and len(rows) < count:
+            before = len(rows)
+            wire.pos, connection._next_seq_id = self._parse(
+                wire.buffer, wire.pos, wire.length, self._kinds, connection._next_seq_id, rows,
+                connection._deprecate_eof,
+            )  # fmt: skip
+            if len(rows) > before:
+                continue
+            packet = await connection.read_packet()
+            if self._result._check_packet_is_eof(packet):
+                self._ended()
+            elif self._binary:
+                rows.append(packet.read_binary_row(self._kinds))
+            else:
+                rows.append(packet.read_row(self._kinds))
+        self._pending = rows[count:]
+        return rows[:count]
+
+    async def close(self) -> None:
+        """Read what is left, further results too."""
+        self._pending = []
+        connection, result = self._connection, self._result
+        while self.unread:
+            packet = await connection.read_packet()
+            if result._check_packet_is_eof(packet):
+                self._ended()
+        while result.has_next:
+            result.has_next = False
+            result = MySQLResult(connection)
+            await (result.read_binary(None) if self._binary else result.read())
+            connection._note(result)
+
+    def _ended(self) -> None:
+        self._result.unbuffered_active = False
+        self._result.connection = None
+        self._connection._note(self._result)
+
+
+def changed_variables(data: bytes) -> dict[str, str | None]:
+    """The system variables in what an OK packet says behind its counters."""
+    found: dict[str, str | None] = {}
+    _, at = _string(data, 0)  # words for a person
+    if at >= len(data):
+        return found
+    changes, _ = _string(data, at)
+    at = 0
+    while at < len(changes):
+        kind = changes[at]
+        change, at = _string(changes, at + 1)
+        if kind == SYSTEM_VARIABLE:
+            inside = 0
+            while inside < len(change):
+                name, inside = _string(change, inside)
+                value, inside = _string(change, inside)
+                found[name.decode("utf8", "replace")] = value.decode("utf8", "replace") or None
+    return found
+
+
+def _string(data: bytes, at: int) -> tuple[bytes, int]:
+    """One with its length before it, and where the next thing begins."""
+    first = data[at]
+    width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first, 0)
+    length = int.from_bytes(data[at + 1 : at + 1 + width], "little") if width else first
+    start = at + 1 + width
+    return data[start : start + length], start + length
+
+
+# Checked when this is imported, so that another asyncmy fails here and not in mid-statement.
+_PRIVATE = {
+    Base: ("_process_auth", "_execute_command", "_read_ok_packet", "read_packet"),
+    MySQLResult: ("read", "read_binary", "init_unbuffered_query", "_check_packet_is_eof"),
+    untyped.PreparedStatement: ("execute_bulk", "close"),
+}
+for _type, _names in _PRIVATE.items():
+    for _name in _names:
+        if not hasattr(_type, _name):
+            raise ImportError(
+                f"this version of asyncmy ({__version__}) has no {_type.__name__}.{_name}: "
+                f"cenote is made for asyncmy 0.2.17 and what is compatible with it"
+            )

@@ -1,0 +1,164 @@
+"""Parameters of MySQL and MariaDB: what may be one, and how cenote writes one into a text.
+
+Values go by the binary protocol. Only what the server cannot prepare gets them as literals, which
+mean the same in every sql_mode and in every charset of the session: numbers, and text and bytes in
+hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from math import isfinite
+from typing import Any
+from uuid import UUID
+
+from ...sql.placeholders import (
+    MYSQL,
+    MYSQL_ANSI_QUOTES,
+    MYSQL_NO_BACKSLASH_ESCAPES,
+    marks,
+    readings,
+)
+
+KNOWN = frozenset(
+    {type(None), bool, int, str, bytes, bytearray, date, datetime, time, timedelta}
+)  # as they are
+SIGNED, UNSIGNED = 2**63, 2**64
+DIGITS, SCALE = 65, 30  # of a DECIMAL
+LONGEST = timedelta(hours=838, minutes=59, seconds=59, microseconds=999999)  # that TIME can hold
+
+# Of text that stands for itself between single quotes, whatever sql_mode and charset are.
+HARMLESS = frozenset(map(chr, range(32, 127))) - {"\\"}
+
+
+def parameters(arguments: Sequence[Any]) -> Sequence[Any]:
+    """What the driver can send, in the place of what was given; the same object if all of it can.
+
+    TypeError for an object of a type that has no meaning here: its text is not guessed."""
+    if KNOWN.issuperset(map(type, arguments)):
+        return arguments
+    return [value if type(value) in KNOWN else parameter(value, at)
+            for at, value in enumerate(arguments, 1)]  # fmt: skip
+
+
+def parameter(value: Any, at: int) -> Any:
+    """One of a type that is not KNOWN; `at`: its place, for the error."""
+    while isinstance(value, Enum):
+        value = value.value
+    if value is None or isinstance(value, bytes | bytearray | date | time | timedelta | bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise ValueError(f"parameter {at} is {float(value)}, which MySQL does not know")
+        return float(value)
+    if isinstance(value, Decimal):
+        return exact(value, at)
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if hasattr(type(value), "__index__"):
+        return value.__index__()
+    kind = type(value).__name__
+    remedy = "json.dumps(value)" if isinstance(value, dict | list | tuple) else "str(value)"
+    raise TypeError(
+        f"parameter {at} is of the type {kind}, which MySQL does not know: pass what it shall "
+        f"store, such as {remedy}"
+    )
+
+
+def exact(value: Decimal, at: int) -> Decimal:
+    """ValueError if the server would store another number in its place."""
+    if value.is_finite():
+        _, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int)
+        whole = max(len(digits) + exponent, 0)
+        if whole + max(-exponent, 0) <= DIGITS and -exponent <= SCALE:
+            return value
+    raise ValueError(
+        f"parameter {at} is a Decimal that MySQL does not hold: at most {DIGITS} digits, "
+        f"{SCALE} of them after the point"
+    )
+
+
+def literals(text: str, arguments: Sequence[Any], mode: str | None) -> str:
+    """The text with literals in the places of its `?`, for what the server cannot prepare;
+    `mode`: the sql_mode of the session, None if it is not known."""
+    places = find_marks(text, mode)
+    if len(places) != len(arguments):
+        raise miscounted(len(places), len(arguments))
+    parts: list[str] = []
+    rest = 0
+    for at, (place, value) in enumerate(zip(places, arguments, strict=True), 1):
+        parts += (text[rest:place], f" {literal(value, at)} ")
+        rest = place + 1
+    parts.append(text[rest:])
+    return "".join(parts)
+
+
+def find_marks(text: str, mode: str | None) -> list[int]:
+    """Where the `?` are for this sql_mode."""
+    if mode is None:
+        found, *others = [marks(text, reading) for reading in readings(text, MYSQL)]
+        if any(each != found for each in others):
+            raise ValueError(
+                "the server cannot prepare this statement, and where its placeholders are depends "
+                "on the sql_mode of the session, because of a backslash beside a quote: pass the "
+                "text that has it as a parameter"
+            )
+        return found
+    if "NO_BACKSLASH_ESCAPES" in mode:
+        return marks(text, MYSQL_NO_BACKSLASH_ESCAPES)
+    return marks(text, MYSQL_ANSI_QUOTES if "ANSI_QUOTES" in mode else MYSQL)
+
+
+def miscounted(expected: int, given: int) -> ValueError:
+    return ValueError(
+        f"the statement has {expected} placeholders for the server, but {given} parameters were "
+        f"given (?? is a literal question mark)"
+    )
+
+
+def literal(value: Any, at: int) -> str:
+    """One that no sql_mode and no charset of the session reads in another way."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int):
+        if not -SIGNED <= value < UNSIGNED:
+            raise ValueError(f"parameter {at} is an int of more than 64 bits: {value!r}")
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if "e" in repr(value) else f"{value!r}e0"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, str):
+        if HARMLESS.issuperset(value):
+            # Where the server takes nothing but a string, as in SHOW ... LIKE.
+            return "'" + value.replace("'", "''") + "'"
+        return f"_utf8mb4 x'{value.encode().hex()}'"
+    if isinstance(value, bytes | bytearray):
+        return f"_binary x'{value.hex()}'"
+    if isinstance(value, datetime):
+        return f"TIMESTAMP'{value.replace(tzinfo=None).isoformat(' ')}'"
+    if isinstance(value, date):
+        return f"DATE'{value.isoformat()}'"
+    if isinstance(value, time):
+        return f"TIME'{value.replace(tzinfo=None).isoformat()}'"
+    assert isinstance(value, timedelta), type(value)
+    return f"TIME'{clock(value)}'"
+
+
+def clock(value: timedelta) -> str:
+    sign, value = ("-", -value) if value < timedelta(0) else ("", value)
+    minutes, seconds = divmod(value.days * 86400 + value.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{sign}{hours:02}:{minutes:02}:{seconds:02}.{value.microseconds:06}"
