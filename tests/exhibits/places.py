@@ -219,7 +219,7 @@ class MariaPlace(Place):
         await self._ask(f"set global max_statement_time = {STATEMENT_TIMEOUT}")
         await self._ask(f"set global lock_wait_timeout = {STATEMENT_TIMEOUT}")
         await self._ask(f"set global innodb_lock_wait_timeout = {STATEMENT_TIMEOUT}")
-        self.users = {row[0] for row in await self._ask("select user from mysql.user")}
+        self.users = {row[0] for row in await self._ask("select user from mysql.global_priv")}
         self.databases = {row[0] for row in await self._ask("show databases")} - {"test"}
         self.variables = await self._globals()
 
@@ -228,7 +228,7 @@ class MariaPlace(Place):
         for (name,) in await self._ask("show databases"):
             if name not in self.databases:
                 await self._ask(f"drop database `{name}`")
-        for (name,) in await self._ask("select user from mysql.user"):
+        for (name,) in await self._ask("select user from mysql.global_priv"):
             if name not in self.users:
                 await self._ask(f"delete from mysql.global_priv where user = '{name}'")
         await self._ask("flush privileges")

@@ -46,6 +46,7 @@ MARIADB = {
         .*\bmysql\s*\.\s*`?\w | ^\s*use\s+`?(mysql|sys|performance_schema|information_schema)\b
       | \bdrop\s+(database|schema)\s+(if\s+exists\s+)?`?(mysql|sys|performance_schema)\b
       | \bexecute\s+immediate\b.*\b(shutdown|kill)\b | \bcreate\b.*\bevent\b | \balter\b.*\bevent\b
+      | \b(drop|rename|alter)\s+user\b.*\b(root|mariadb\.sys)\b | \bmysql\s*\.\s*`?global_priv\b
       | \bfor\s+exhibit | \bexhibit@ | \bset\s+(session\s+)?(sql_)?log_(bin|off|output)\b
       | \bset\s+.*\b(debug_dbug|debug_sync|debug)\b | \bxa\s+(recover|prepare)\b
     """,
