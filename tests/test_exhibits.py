@@ -96,8 +96,8 @@ def test_outcomes_are_compared_by_all_of_their_rows() -> None:
     long = [(number, "x" * 50) for number in range(100)]
     assert sides.of_rows(long).matches(sides.of_rows(long))
     assert not sides.of_rows(long).matches(sides.of_rows([*long[:-1], (99, "y")]))
-    assert not sides.of_rows(long).matches(sides.of_rows(long[::-1]))
-    assert sides.of_rows(long).matches(sides.of_rows(long[::-1]), any_order=True)
+    assert sides.of_rows(long).matches(sides.of_rows(long[::-1]))  # SQL promises no order
+    assert not sides.of_rows([(1,)]).matches(sides.of_rows([(1,), (1,)]))
     assert not sides.of_rows([]).matches(sides.of_count(0))
     assert sides.of_error(cenote.PoolError("x")).shown == "PoolError"
 

@@ -25,7 +25,6 @@ from .scripts import Script, Statement
 from .sides import LIMIT, Outcome, Through, code, replay
 from .snapshots import Looker, changes
 
-ORDERED = re.compile(r"\border\s+by\b", re.IGNORECASE)
 # What may begin or end a transaction, on any of the databases.
 TRANSACTION = re.compile(
     r"\b(begin|start\s+transaction|commit|rollback|abort|end|savepoint|release|chain|prepare"
@@ -95,7 +94,7 @@ async def compare(
     differences = [
         described("outcome", where, statement, f"bare: {bare} | cenote: {through}")
         for statement, bare, through in zip(script.statements, *outcomes, strict=False)
-        if not bare.matches(through, any_order=not ORDERED.search(statement.text))
+        if not bare.matches(through)
     ]
     compared = min(map(len, outcomes))
     differences += await _compare_logs(script.statements[:compared], places, where)
