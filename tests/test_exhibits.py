@@ -156,7 +156,7 @@ class Alarmed(Blind):
 
 COMMON = [
     "create table t (a int)", "insert into t values (1), (2)", "select * from t",
-    "select * from nosuch", "begin", "insert into t values (3)", "rollback",
+    "select nosuch(1)", "select * from nosuch", "begin", "insert into t values (3)", "rollback",
     "select count(*) from t",
 ]  # fmt: skip
 INNOCENT = {

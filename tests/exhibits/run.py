@@ -20,7 +20,7 @@ from .snapshots import LOOKERS
 METHODS = ("execute", "fetch_all")
 REPLAYS = ("outcome", "left", "transaction")
 # Statements of one script, at most: the corpora of MariaDB and SQLite are large.
-MOST = {"postgresql": 5000, "mariadb": 60, "sqlite": 60}
+MOST = {"postgresql": 5000, "mariadb": 40, "sqlite": 40}
 CHECKED = 20  # statements of one script that are run inside a block, at most
 HEADS = ("corpus", "driver", "method", "statements", "different", "expected", "left")
 
