@@ -9,11 +9,13 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ..breaker import ConsecutiveFailures
 from ..observe import PoolEvent, Stats
 from ..sql.database import Database
+from ..states import CircuitState
 from .screen import FRAME, Screen, Tally, summary
 
 TASKS: Final = 100
@@ -23,12 +25,41 @@ BALANCE: Final = 1000  # of each account at the beginning
 MONEY: Final = ACCOUNTS * BALANCE
 FORGETFUL: Final = "forgetful"  # the task that begins transactions and never commits
 SIT: Final = 1.5  # seconds that it sits in one
-PATIENCE: Final = 10.0  # real seconds until its connection must be free again
+PATIENCE: Final = 30.0  # real seconds in which what is announced must happen
+
+
+def _at_once(play: Play) -> bool:
+    return True
+
+
+def _somebody_timed_out(play: Play) -> bool:
+    return bool(play.tally.sample)
+
+
+def _was_rolled_back(play: Play) -> bool:
+    return play.rolled_back > 0
+
+
+def _was_replaced(play: Play) -> bool:
+    return play.tally.replaced > 0
+
+
+def _was_left_alone(play: Play) -> bool:
+    """The breaker has refused, and tried once whether the database is back."""
+    tried = any(state is CircuitState.RECOVERING for _, state in play.tally.states)
+    return tried and play.tally.errors["ServiceUnavailableError"] > 0
+
+
+def _has_recovered(play: Play) -> bool:
+    return play.tally.states[-1][1] is CircuitState.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A part of the play. Durations are seconds; `--fast` shortens them all."""
+    """A part of the play. Durations are seconds; `--fast` shortens them all.
+
+    On a slow machine it lasts longer: until what it is about has happened.
+    """
 
     title: str
     length: float
@@ -37,15 +68,23 @@ class Act:
     down: bool = False
     forgetful: bool = False  # somebody begins transactions and never commits
     breaking: bool = False  # connections break
+    point: Callable[[Play], bool] = _at_once
 
 
 ACTS: Final = (
     Act("a calm day", 9.0, query=0.04, pause=0.8),
-    Act("rush hour", 12.0, query=0.07, pause=0.05),
-    Act("somebody forgets to commit", 8.0, query=0.04, pause=0.5, forgetful=True),
-    Act("connections break", 8.0, query=0.04, pause=0.4, breaking=True),
-    Act("the database is gone", 7.0, query=0.04, pause=0.4, down=True),
-    Act("the database is back", 11.0, query=0.04, pause=0.4),
+    Act("rush hour", 12.0, query=0.07, pause=0.05, point=_somebody_timed_out),
+    Act(
+        "somebody forgets to commit",
+        8.0,
+        query=0.04,
+        pause=0.5,
+        forgetful=True,
+        point=_was_rolled_back,
+    ),
+    Act("connections break", 8.0, query=0.04, pause=0.4, breaking=True, point=_was_replaced),
+    Act("the database is gone", 7.0, query=0.04, pause=0.4, down=True, point=_was_left_alone),
+    Act("the database is back", 11.0, query=0.04, pause=0.4, point=_has_recovered),
 )
 LENGTH: Final = sum(act.length for act in ACTS)
 
@@ -134,6 +173,7 @@ class Play:
                 self.tally.say("scene", act.title)
                 self._set_down(act.down)
                 await asyncio.sleep(act.length * self.pace)
+                await self._wait_for(partial(act.point, self))
         finally:
             self._set_down(False)
             for task in tasks:
@@ -142,8 +182,11 @@ class Play:
 
     async def _calm_down(self) -> None:
         """What was cut off at the end is closed, and everybody is heard."""
-        for _ in range(100):
-            if not self.pool.active_count:
+        await self._wait_for(lambda: not self.pool.active_count)
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        for _ in range(round(PATIENCE / FRAME)):
+            if condition():
                 break
             await asyncio.sleep(FRAME)
 

@@ -36,7 +36,8 @@ class Tally:
         self.waits: list[float] = []
         self.states = [(0.0, CircuitState.ACTIVE)]  # since when
         self.news: list[tuple[float, str, str]] = []  # not told yet: time, subject, text
-        self._replaced = 0  # by health checks, since that was last told
+        self.replaced = 0  # by health checks, and on the way to a task
+        self._replaced = 0  # the same, since that was last told
         self._replaced_told = 0.0
         self._held_told = 0.0
 
@@ -49,6 +50,7 @@ class Tally:
                 self.states.append((event.time - self.began, state))
                 self.say("breaker", f"{state}: {MEANING[state]}")
             case "check_failed" | "rejected":
+                self.replaced += 1
                 self._replaced += 1
             case "held_long" if event.time - self._held_told > NEWS:
                 self._held_told = event.time
