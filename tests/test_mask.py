@@ -128,3 +128,16 @@ async def test_a_timeout_does_not_repeat_the_name_of_a_task(make_pool):
     assert "held by task 'fetch amqp://***@broker' for" in str(error)
     assert error.holders[0].task == "fetch amqp://me:hunter2@broker"
     pool.release(resource)
+
+
+async def test_nor_does_a_deadlock(make_pool):
+    pool = make_pool(object, max_size=1)
+
+    async def hold():
+        async with pool.acquire():
+            await pool.acquire()
+
+    task = asyncio.create_task(hold(), name="fetch amqp://me:hunter2@broker")
+    error = await outcome(task)
+    assert isinstance(error, cenote.PoolDeadlockError)
+    assert "'fetch amqp://***@broker'" in str(error)

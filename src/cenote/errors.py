@@ -169,7 +169,7 @@ def acquire_timeout(
 
 
 def deadlock(name: str | None, tasks: Sequence[str], size: int) -> PoolDeadlockError:
-    who = ", ".join(repr(task) for task in tasks)
+    who = masked(", ".join(repr(task) for task in tasks))
     resources = "the only resource is" if size == 1 else f"all {size} resources are"
     return PoolDeadlockError(
         f"{label(name)}: deadlock: {resources} held by tasks that themselves wait for this pool "
