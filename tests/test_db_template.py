@@ -21,6 +21,7 @@ from uuid import uuid4
 import pytest
 
 import cenote
+import cenote.drivers
 from backends import Backend, eventually
 from proxy import Proxy
 from servers import PASSWORD, MariaDBServer, PostgresServer
@@ -212,6 +213,7 @@ def test_a_missing_driver(
     module = {"aiosqlite": "sqlite", "asyncmy": "mysql"}.get(package, package)
     for name in [name for name in sys.modules if name.startswith(f"cenote.drivers.{module}")]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(cenote.drivers, module, None, raising=False)  # an import sets it
     with pytest.raises(ImportError, match=rf"{package}.*pip install 'cenote\[{extra}\]'") as caught:
         cenote.Database(url)
     assert caught.value.name == package
