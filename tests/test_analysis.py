@@ -517,6 +517,32 @@ def test_what_ends_only_in_some_sql_mode_has_to_be_found_out() -> None:
     assert not analyse("select 'a\\\\', 'b\\nc'", MYSQL).opaque
 
 
+OPAQUE = ["call p()", "execute s", "execute immediate 'commit'", "begin not atomic commit; end",
+          "if 1 then commit; end if", "/*! begin */", "insert into t values (1) /*!50000 */",
+          "set statement max_statement_time = 1 for call p()", "select 1; call p()",
+          "set autocommit = 0; create table t (a int); select 1", "binlog 'a'", "p", "(call p())",
+          "set autocommit = 1; set autocommit = 0; select 1"]  # fmt: skip
+PLAIN = ["select 1", "(select 1) union (select 2)", "insert into t values (1)", "savepoint a",
+         "with c as (select 1) select 1", "create table t (a int)", "set autocommit = 0",
+         "create temporary table t (a int)", "set @x = 1", "rollback to a", "commit", "begin",
+         "select 1; update t set a = 1", "create procedure p() commit"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("texts", "opaque"), [(OPAQUE, True), (PLAIN, False)])
+def test_what_may_end_a_transaction_and_begin_another(texts: list[str], opaque: bool) -> None:
+    assert [text for text in texts if analyse(text, MYSQL).opaque != opaque] == []
+    assert [text for text in texts if analyse(text, POSTGRESQL).opaque] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["xa start 'a'", "set profiling = 1", "set @@session.profiling = 1; set @x = 1"]
+)
+def test_what_no_reset_of_mysql_undoes(text: str) -> None:
+    found = analyse(text, MYSQL)
+    assert found.lasting
+    assert found.touches in ("XA", "SET PROFILING")
+
+
 def test_a_name_in_double_quotes_is_one_with_ansi_quotes() -> None:
     assert analyse("""select "get_lock"('a', 0)""", MYSQL).touches == "GET_LOCK()"
     assert analyse("""select "get_lock" """, MYSQL).touches is None

@@ -90,7 +90,7 @@ def _analyse(text: str, dialect: Dialect) -> Analysis:
         if suspicious:
             reasons.extend(rules.by_content(items))
         found = rules.control(statement)
-        opaque = opaque or (found is None and rules.hides(items))
+        opaque = opaque or (found is None and rules.hides(items, several=several))
         control = found or control
         ends = ends or (rules.begin_ends if found == "begin" else found)
     read_only = bool(READ_ONLY.search(lowered)) and (control == "begin" or keyword == "SET")
@@ -155,8 +155,9 @@ class _Rules:
         """Whether a function touches the session with the arguments that begin at `at`."""
         return True
 
-    def hides(self, items: Items) -> bool:
-        """Whether what it does to a transaction can neither be read nor be asked of the driver."""
+    def hides(self, items: Items, *, several: bool) -> bool:
+        """Whether what it does to a transaction can neither be read nor be asked of the driver;
+        `several`: there are other statements in the text."""
         return False
 
     def may_make(self, items: Items, at: int) -> bool:
@@ -232,11 +233,14 @@ class _MySQL(_Rules):
     suspicious = ("_lock", "last_insert_id", "@", ":=", "/*!", "/*m!")
     committing = ("COMMIT",)
     begin_ends = "commit"
-    # What else runs statements that it does not show is not known, so this is what does not.
+    lasting = re.compile("XA|SET PROFILING")
+    # Of all other statements it is not known what else they run.
     plain = re.compile(
         "SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|VALUES|TABLE|SET|SHOW|EXPLAIN|DESCRIBE|DESC|DO"
         "|SAVEPOINT|RELEASE|ROLLBACK|HANDLER|LOAD|USE|HELP"
     )
+    # These may commit, and the driver is told; if the next one begins a transaction, it is not.
+    committing_alone = re.compile("CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK")
 
     def end(self, items: Items, start: int) -> int:
         """What has a body goes on to the end of the text: bodies are not read."""
@@ -248,6 +252,8 @@ class _MySQL(_Rules):
         first, second = _first_two(items)
         if first in ("LOCK", "UNLOCK") or (first == "DROP" and second in ("TEMPORARY", "PREPARE")):
             return f"{first} {second}"
+        if first == "SET" and "PROFILING" in items:
+            return "SET PROFILING"  # the next task could read the texts of this one
         body = self.body(items)
         if body and (body not in _STORED or ";" in items[:-1]):
             return body  # a stored body is not run, but after its semicolons there may be anything
@@ -261,10 +267,14 @@ class _MySQL(_Rules):
         for function in super().by_content(items):
             yield function.upper()
 
-    def hides(self, items: Items) -> bool:
+    def hides(self, items: Items, *, several: bool) -> bool:
         first, second = _first_two(_opened(items))
         if VERSION_COMMENT in items or (first == "SET" and second == "STATEMENT"):
             return True
+        if first == "SET":
+            return several and "AUTOCOMMIT" in items
+        if self.committing_alone.fullmatch(first):
+            return several
         return not self.plain.fullmatch(first)
 
     def matters(self, function: str, items: Items, at: int) -> bool:

@@ -281,11 +281,13 @@ class Lease:
                 if ending is not None:
                     ending.begin_to_end(self)
                 inside = self.look(link)
+                if query is not None and query.opaque and self.transactions:
+                    call = watched(call)
                 replaceable = not (inside or self.pins or self.blocks or self.touched)
                 while True:
                     if query is not None:
                         self.note(link, query)
-                    link.underway = False
+                    link.underway = link.restarted = False
                     try:
                         if link.leftovers:
                             await self.branch.close_leftovers(link)
@@ -436,6 +438,8 @@ class Lease:
             # COMMIT of an aborted transaction is answered with ROLLBACK.
             outcome = ENDED_BY.get("rollback" if link.status == "ROLLBACK" else ends)
             self.lose(outcome or "committed", f"{what} ended it", None)
+        elif self.transactions and link.restarted:
+            self.lose("unknown", f"{query!r} ended it and began another", None)
 
     def controlled(self) -> None:
         """A raw BEGIN opens a transaction for those who look for one, too, and its end ends it."""
@@ -455,11 +459,15 @@ class Lease:
             if inside and not self.private:
                 if query is not None and query.ends == "commit":
                     self.lose("unknown", "its connection was lost during COMMIT", error)
+                if query is not None and query.opaque:
+                    self.lose("unknown", f"its connection was lost during {query!r}", error)
                 self.lose("rolled_back", "its connection was lost", error)
-        elif inside and not self.private and not link.in_transaction:
+        elif inside and not self.private and (link.restarted or not link.in_transaction):
             if not self.transactions and query is not None and query.control is not None:
                 return  # a raw end of a raw transaction, as far as it got
-            if self.branch.driver.rolls_back(error):
+            if self.transactions and query is not None and query.opaque:
+                self.lose("unknown", f"{query!r} failed, and had or has ended it", error)
+            elif self.branch.driver.rolls_back(error):
                 self.lose("rolled_back", "the server rolled it back", error)
             else:
                 self.lose("committed", "a statement that failed had ended it before", error)
@@ -569,3 +577,8 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease of {task_name(self.task)}: {self.pin_reason()}>"
+
+
+def watched(call: Callable[[Link], Awaitable[R]]) -> Callable[[Link], Awaitable[R]]:
+    """The same, while the link looks whether it is still in the same transaction."""
+    return lambda link: link.watch(call)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from logging import DEBUG
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from ..log import log
 from .placeholders import Dialect, Style, Template
 from .url import Secret, Target
 
+T = TypeVar("T")
 Arguments = Sequence[Any] | Mapping[str, Any] | None
 Isolation = Literal["read uncommitted", "read committed", "repeatable read", "serializable"]
 ISOLATIONS: tuple[Isolation, ...] = (
@@ -86,7 +87,7 @@ class Link(ABC):
     """
 
     __slots__ = ("broken", "busy", "epoch", "lasting", "leftovers", "quiet_since", "raw",
-                 "replans", "status", "stuck", "touched", "underway")  # fmt: skip
+                 "replans", "restarted", "status", "stuck", "touched", "underway")  # fmt: skip
 
     interleaves: ClassVar[bool] = True  # other statements run while a Source is open
     keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result refers to it
@@ -97,6 +98,7 @@ class Link(ABC):
         self.touched: str | None = None  # session state to reset, and what touched it
         self.lasting = False  # touched in a way that no reset undoes: it is replaced
         self.replans = False  # what was prepared in this session does not hold after it
+        self.restarted = False  # what watch() ran has ended the transaction and begun another
         self.broken = False  # not to be handed out again
         self.stuck = False  # its driver is in the middle of something: broken, though not lost
         self.busy = False  # broken off in the middle of a statement
@@ -179,6 +181,11 @@ class Link(ABC):
     @abstractmethod
     async def ping(self) -> None:
         """Raises if the server does not answer."""
+
+    async def watch(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        """Run something in a transaction that may end it and begin another; if the driver would not
+        know of it, find out, and note it in `restarted`."""
+        return await call(self)
 
     async def look_again(self) -> None:  # noqa: B027
         """After an error in a transaction: learn whether it is still open, if only asking tells."""

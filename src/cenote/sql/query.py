@@ -18,7 +18,7 @@ class Query:
     """One text, analysed for one driver."""
 
     __slots__ = ("_driver", "_named", "_positional", "control", "ends", "keyword", "lasting",
-                 "read_only", "replans", "text", "touches")  # fmt: skip
+                 "opaque", "read_only", "replans", "text", "touches")  # fmt: skip
 
     def __init__(self, driver: Driver, text: str) -> None:
         if not isinstance(text, str):
@@ -30,6 +30,7 @@ class Query:
         self.replans = facts.replans
         self.control = facts.control
         self.ends = facts.ends
+        self.opaque = facts.opaque
         self.read_only = facts.read_only
         self.keyword = facts.keyword
         self._driver = driver

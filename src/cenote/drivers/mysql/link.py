@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...sql.analysis import analyse
-from ...sql.driver import Arguments, Isolation, Link, Prepared, Source
+from ...sql.driver import Arguments, Collected, Isolation, Link, Prepared, Source
 from ...sql.placeholders import MYSQL, Template, UsualText
 from ...sql.rows import make_rows
 from ..wire import Wire, hang_up
@@ -17,7 +17,11 @@ from .values import literals, miscounted, parameters
 if TYPE_CHECKING:
     from .driver import MysqlDriver
 
+T = TypeVar("T")
+
 SYNTAX, UNSUPPORTED, TOO_MANY_STATEMENTS, TOO_MANY_MARKS = 1064, 1295, 1461, 1390
+NO_SUCH_SAVEPOINT = 1305
+WATCH = "cenote_watch"
 UNPREPARABLE = frozenset({SYNTAX, UNSUPPORTED, TOO_MANY_STATEMENTS, TOO_MANY_MARKS})
 REMEMBERED = 128  # texts that the server cannot prepare
 
@@ -224,6 +228,8 @@ class MysqlLink(Link):
 
     async def stream(self, text: str, arguments: Any, keyword: str, *, alone: bool) -> Source:
         raw = self.raw
+        if self.in_transaction and analyse(text, MYSQL).opaque:
+            return Collected(await self.fetch_all(text, arguments))  # then it can be watched
         if not arguments:
             return MysqlSource(self, await raw.open_rows(text), alone)
         values = self.values(arguments)
@@ -251,6 +257,24 @@ class MysqlLink(Link):
 
     async def rollback(self) -> None:
         await self.raw.run("ROLLBACK")
+
+    async def watch(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        """The flag of the server is on before and after: only a savepoint tells whether it is still
+        the same transaction."""
+        await self.raw.run(f"SAVEPOINT {WATCH}")
+        try:
+            return await call(self)
+        finally:
+            if self.in_transaction and not self.is_dead:
+                self.restarted = not await self._released(WATCH)
+
+    async def _released(self, name: str) -> bool:
+        """Whether there was such a savepoint."""
+        try:
+            await self.raw.run(f"RELEASE SAVEPOINT {name}")
+        except errors.MySQLError as error:
+            return code(error) != NO_SUCH_SAVEPOINT
+        return True
 
     # -- life and death --------------------------------------------------------------------------
 
