@@ -162,7 +162,7 @@ def main():
             (shop.fail_once(), "outage"),
         ):
             program.start(coroutine, name)
-        url = program.serve(control_token="sesame")
+        url = program.serve(control_token="open-sesame-open-sesame")
         driver = launch(profile)
         try:
             for shot in SHOTS:

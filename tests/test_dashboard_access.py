@@ -14,7 +14,7 @@ from cenote.extras.dashboard import app, guard, requests
 from cenote.extras.dashboard.session import LIFETIME, Sessions
 from clock import advance
 from support import Thing
-from viewer import TOKEN, ask, order, until, watching
+from viewer import TOKEN, ask, order, scope, until, watching
 
 OTHER = "another-token-altogether"
 HTML = {"accept": "text/html,application/xhtml+xml"}
@@ -81,6 +81,13 @@ async def test_behind_a_proxy_nobody_is_of_this_machine(name):
     assert status == 403
     assert f"has the header {name.title()}. " in json.loads(body)["error"]
     assert await status_of(app(public=True), headers={name: "192.0.2.7"}) == 200
+
+
+async def test_a_proxy_without_a_header_is_known_by_its_age():
+    """nginx with nothing but proxy_pass: its Host is the address to which it passes."""
+    request = scope("GET", "/", host="127.0.0.1:8000")
+    assert guard.refuses_stranger(request, {}) is None
+    assert "HTTP/1.0" in guard.refuses_stranger({**request, "http_version": "1.0"}, {})
 
 
 @pytest.mark.parametrize("headers", [{}, HTML])
@@ -163,6 +170,8 @@ async def test_where_a_token_is_asked_for_any_name_will_do_unless_names_are_give
     asked = {"host": "shop.example", "headers": {"authorization": f"Bearer {TOKEN}"}}
     assert await status_of(app(token=TOKEN), **asked) == 200
     assert await status_of(app(token=TOKEN, hosts=["other.example"]), **asked) == 403
+    both = app(token=TOKEN, authorize=lambda scope: True)
+    assert await status_of(both, **asked) == 403
 
 
 # -- from which page -----------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cenote
 from cenote.extras.dashboard import app, asgi, server
-from cenote.extras.dashboard.head import LONGEST_HEAD
+from cenote.extras.dashboard.head import LONGEST_HEAD, BadRequest, parse
 from clock import settle
 from support import Thing
 from viewer import TOKEN, Viewer, ask, order, press, scope, until, watching
@@ -228,11 +230,26 @@ async def test_hostile_heads_are_answered(name):
         assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
+@given(
+    st.lists(st.sampled_from([HEAD, b"\r\n", b"X: y", b" ", b":", b"\xff", b"\x00"]) | st.binary())
+)
+def test_any_head_is_read_or_refused(parts):
+    try:
+        head = parse(b"".join(parts))
+    except BadRequest:
+        return
+    assert head.method.isupper()
+    assert head.target.startswith(b"/")
+    assert all(value == value.strip(b" \t") for _, value in head.headers)
+
+
 def test_no_expression_reads_what_a_stranger_sends():
     """Whatever Python runs on the way of a request: `re` may stop the loop, and so the program."""
     folder = Path(server.__file__).parent
-    for name in ("asgi.py", "guard.py", "head.py", "server.py"):
-        assert not re.search(r"^(import re|from re import)\b", (folder / name).read_text(), re.M)
+    for name in ("answers", "asgi", "guard", "head", "requests", "server", "session"):
+        assert not re.search(
+            r"^(import re|from re import)\b", (folder / f"{name}.py").read_text(), re.M
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 1000])

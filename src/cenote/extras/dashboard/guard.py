@@ -70,10 +70,11 @@ class Guard:
 
         A page on a foreign site may let its own name point to an address in here, and so read
         what is there as its own: the Host gives it away. An address cannot be made to point
-        elsewhere, and `localhost` is of the browser's own machine. Where a token is asked for, a
-        foreign page has none.
+        elsewhere, and `localhost` is of the browser's own machine. Where nothing but a token lets
+        in, a foreign page has none.
         """
-        if "*" in self._hosts or (self._token is not None and not self._hosts):
+        only_token = self._token is not None and self._authorize is None
+        if "*" in self._hosts or (only_token and not self._hosts):
             return None
         name = host_name(headers.get("host", ""))
         if name in self._hosts or name == "localhost" or as_address(name) is not None:
@@ -145,10 +146,9 @@ class Guard:
 
 def refuses_stranger(scope: Scope, headers: Mapping[str, str]) -> str | None:
     """Let only clients of this machine pass."""
-    for name in headers:
-        if name in FORWARDED or name.startswith("x-forwarded-"):
-            came = f"this request came through a proxy: it has the header {name.title()}"
-            return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
+    if sign := sign_of_proxy(scope, headers):
+        came = f"this request came through a proxy: it {sign}"
+        return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
     client, server = scope.get("client"), scope.get("server")
     if client is None and (server is None or server[1] is None):
         return None  # a Unix socket
@@ -157,6 +157,15 @@ def refuses_stranger(scope: Scope, headers: Mapping[str, str]) -> str | None:
         return None
     came = "this one is elsewhere" if not address else f"this one is {str(address)[:64]}"
     return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
+
+
+def sign_of_proxy(scope: Scope, headers: Mapping[str, str]) -> str | None:
+    """What gives a proxy away; not every one does."""
+    for name in headers:
+        if name in FORWARDED or name.startswith("x-forwarded-"):
+            return f"has the header {name.title()}"
+    # No browser has spoken it for decades; nginx does, and adds no header unless it is told to.
+    return "speaks HTTP/1.0" if scope.get("http_version") == "1.0" else None
 
 
 def bearer(headers: Mapping[str, str]) -> str:
