@@ -2,11 +2,14 @@
 
 import sqlite3
 import time
+from dataclasses import replace
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cenote.sql import analysis
 from cenote.sql.analysis import Analysis, analyse
 from cenote.sql.placeholders import MYSQL, POSTGRESQL, SQLITE, Dialect
 
@@ -601,6 +604,25 @@ WORDS = [
     *["set_config", "last_insert_id", "pg_temp", "a", "1", "?", ":a", "'", '"', "`", "$$", "/*"],
     *["*/", "/*!", "--", "\n", " ", "(", ")", ";", ".", "=", ":=", "@", "[", "]", "\\", "é", "\0"],
 ]
+
+
+PIECES = [
+    *["select ", "insert into t values ", "set ", "temp", "'temp'.x", "set_config(", "setseed("],
+    *["create ", "table ", "temporary ", "begin ", "commit;", "end;", "pg_temp."],
+    *["function ", "atomic ", "get_lock(", "into ", "@x", ":=", "/*! set x */", "pragma x = 1;"],
+    *["(", ")", ";", ",", "'", '"', "--", "/* ; */", "-- temp;\n", "'a', 'b'", ", (1, 'a')"],
+    *["E'", "\\", "null", "1.5", " ", "'it''s'", "[a]", "`b`", "#", "$$"],
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_a_long_text_is_read_as_a_short_one(dialect: Dialect, text: str) -> None:
+    """By its condensed form, in which only whether it asks for read only may differ."""
+    short = analyse(text, dialect)
+    with mock.patch.object(analysis, "LONG", -1):
+        long = analyse(text, dialect)
+    assert replace(long, read_only=False) == replace(short, read_only=False)
 
 
 @given(

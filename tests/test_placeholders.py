@@ -22,7 +22,9 @@ from cenote.sql.placeholders import (
     Style,
     Template,
     compile_template,
+    condensed,
     describe_placeholders,
+    landmarks,
     tokens,
 )
 
@@ -651,6 +653,34 @@ def test_sqlite_gets_the_values_of_a_mapping(columns: Columns, twice: bool) -> N
     }
     row = sqlite_row(template.text, template.bind(given_values))
     assert row == tuple(value for _sql, value, _before, _after in columns)
+
+
+# Landmarks: the same in a fraction of the time.
+
+PIECES = [*SNIPPETS, *"0123(),.=@e+-", "e'", "N'", "null", "'a', 'b'", "), ('c', 1.5), (-2, 'd'"]
+MARKS = ("mark", "escape", "named", "own", "name", "comment")
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_landmarks_are_the_tokens_that_matter(dialect: Dialect, text: str) -> None:
+    every, seen = [*tokens(text, dialect)], [*landmarks(text, dialect)]
+    assert [each for each in seen if each[0] in MARKS] == [e for e in every if e[0] in MARKS]
+    covered = {at for kind, start, end in seen if kind == "string" for at in range(start, end)}
+    strings = {at for kind, start, end in every if kind == "string" for at in range(start, end)}
+    assert strings <= covered
+    assert not {text[at] for at in covered - strings} - set("NULnul0123456789 \n,()+-.")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_the_rows_of_a_long_insert_are_condensed(dialect: Dialect) -> None:
+    strings = ", ".join(f"({at}, 'it''s; temp {at}', -{at}.5, NULL, 'x')" for at in range(1000))
+    marks = ", ".join(f"({at}, ?, -{at}.5, NULL, ?)" for at in range(1000))
+    short = condensed(f"insert into t values {strings}, {marks}; set a = 'b' + 1 -- ;", dialect)
+    assert len(short) < 500
+    assert short.startswith("insert into t values (0, '' ")
+    assert "; set a = '' " in short
+    assert "temp" not in short
 
 
 def sqlite_row(text: str, parameters: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .placeholders import Dialect, readings, tokens
+from .placeholders import Dialect, condensed, readings, tokens
 
 Control = Literal["begin", "commit", "rollback"]
 READ_ONLY = re.compile(r"\bread\s+only\b|read_only")
@@ -20,6 +20,7 @@ Items = list[str]
 
 VERSION_COMMENT = "/*!"  # the item for one: MySQL runs what is inside
 ROUTINES = ("PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "PACKAGE")  # their bodies have semicolons
+LONG = 2000  # characters from which on a text is condensed before all of it is read
 HEAD = 20  # items that are enough to tell what a statement is
 
 
@@ -75,9 +76,10 @@ def _analyse(text: str, dialect: Dialect) -> Analysis:
     keyword = ""
     count = 0
     opaque = False
-    lowered = text.lower()
-    suspicious = any(word in lowered for word in rules.suspicious)
-    several = ";" in text.rstrip("; \t\r\n")
+    suspicious, several = rules.suspects(text)
+    if (suspicious or several) and len(text) > LONG:
+        text = condensed(text, dialect)
+        suspicious, several = rules.suspects(text)
     whole = _items(text, dialect, most=None if suspicious or several else HEAD)
     for items in rules.split(whole):
         statement = _opened(items)
@@ -93,7 +95,8 @@ def _analyse(text: str, dialect: Dialect) -> Analysis:
         opaque = opaque or (found is None and rules.hides(items, several=several))
         control = found or control
         ends = ends or (rules.begin_ends if found == "begin" else found)
-    read_only = bool(READ_ONLY.search(lowered)) and (control == "begin" or keyword == "SET")
+    asks = control == "begin" or keyword == "SET"
+    read_only = asks and bool(READ_ONLY.search(text.lower()))
     lasting = next(filter(rules.lasting.fullmatch, reasons), None)
     return Analysis(
         lasting or (reasons[0] if reasons else None),
@@ -119,6 +122,12 @@ class _Rules:
     replanning = re.compile(r"(?!)")  # reasons after which nothing is prepared any more
     committing: tuple[str, ...] = ("COMMIT", "END")
     begin_ends: Control | None = None  # what BEGIN does to a transaction that is open
+
+    def suspects(self, text: str) -> tuple[bool, bool]:
+        """Whether all of it has to be read: for what it may contain, or for several statements."""
+        lowered = text.lower()
+        suspicious = any(word in lowered for word in self.suspicious)
+        return suspicious, ";" in text.rstrip("; \t\r\n")
 
     def split(self, items: Items) -> Iterator[Items]:
         """The statements that are not empty."""

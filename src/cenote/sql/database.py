@@ -20,7 +20,7 @@ from .binding import Lease
 from .branch import Branch, statement
 from .driver import Link, Plan
 from .guard import ConnectionBlock
-from .query import Query, queries
+from .query import Queries, Query
 from .statement import Statement, Stream, prepare
 from .transaction import Transaction
 from .url import Secret, is_text, parse
@@ -84,7 +84,8 @@ class Database:
             if name in self._driver.plan.connect_args:
                 raise ValueError(f"connect_args cannot have {name!r}: cenote needs it for itself")
         self._driver.ask_password = self._get_password
-        self._query: Any = queries(self._driver)  # text -> Query
+        self._queries = Queries(self._driver)
+        self._query: Callable[[str], Query] = self._queries.__getitem__  # analyses what is new
         self._branches: dict[asyncio.AbstractEventLoop, Branch] = {}
         self._observers: tuple[Observer, ...] = ()
         self._connected = False  # a first connection was made
@@ -348,7 +349,7 @@ class Database:
                 if isinstance(outcome, BaseException):
                     log(WARNING, "%s: closing in another loop failed: %r", self._label, outcome)
             self._driver.close()
-            self._query.cache_clear()  # a timer or a traceback may keep this object for a while
+            self._queries.forget()  # a timer or a traceback may keep this object for a while
 
     async def _close_elsewhere(self, loop: asyncio.AbstractEventLoop, branch: Branch) -> None:
         """In its own loop; if that has ended, or ends before it comes to it, from here."""

@@ -8,7 +8,7 @@ the server will complain.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -29,6 +29,7 @@ Kind = Literal[
 ]
 Token = tuple[Kind, int, int]  # kind, start, end
 
+QUOTED = ("string", "name", "comment")
 SHOWN = 5  # names of placeholders in a message
 SYMBOLS = (":=", "(", ")", ";", ".", "=", "@")
 
@@ -180,7 +181,7 @@ def readings(text: str, dialect: Dialect) -> tuple[Dialect, ...]:
 
 def marks(text: str, dialect: Dialect) -> list[int]:
     """Where the `?` are."""
-    return [start for kind, start, _ in tokens(text, dialect) if kind == "mark"]
+    return [start for kind, start, _ in landmarks(text, dialect) if kind == "mark"]
 
 
 def _compile(text: str, dialect: Dialect, style: Style, mapping: bool) -> Template:
@@ -212,7 +213,8 @@ def describe_placeholders(text: str, dialect: Dialect, style: Style) -> str:
     found: list[str] = []  # each by its number: every ? and every %s is one
     if _WORTH_A_LOOK.search(text):
         kinds = ("mark", "named", "own")
-        found += (text[start:end] for kind, start, end in tokens(text, dialect) if kind in kinds)
+        seen = landmarks(text, dialect)
+        found += (text[start:end] for kind, start, end in seen if kind in kinds)
     if "%" in text and style != "numeric" and not dialect.numbered_marks:
         found += _percent_marks(text, dialect)
     names = dict.fromkeys(found)
@@ -244,6 +246,67 @@ def tokens(text: str, dialect: Dialect) -> Iterator[Token]:
             return
 
 
+def landmarks(text: str, dialect: Dialect) -> Iterator[Token]:
+    """The strings, quoted names, comments and placeholders of a text, without the rest of the
+    tokens, which takes a fraction of the time. Strings between which there are only numbers, commas
+    and parentheses, as in the rows of a long INSERT, are one token."""
+    find, kinds = _landmarks(dialect)
+    matches = find(text)
+    last = 0  # where the one before ends
+    while True:
+        for match in matches:
+            start, end = match.span()
+            kind = kinds[text[start]]
+            if kind == "mark" and end > start + 1:
+                kind = "escape" if text[end - 1] == "?" else "own"
+            elif kind == "nested":
+                kind, end = "comment", _end_of_nested_comment(text, end)
+            elif text[start] in "$eE":
+                if _is_in_word(text, start, last):
+                    matches = find(text, _IN_WORD.match(text, start).end())  # type: ignore[union-attr]
+                    break
+                if kind == "dollar":
+                    kind = "own"
+                    if text[end - 1] == "$":
+                        kind, end = "string", _end_of_dollar_quote(text, start, end)
+            yield kind, start, end
+            last = end
+            if end != match.end():
+                matches = find(text, end)
+                break
+        else:
+            return
+
+
+def _is_in_word(text: str, start: int, last: int) -> bool:
+    """Whether a $ or E is a part of what stands before it, back to `last`."""
+    first = start
+    while first > last and _IN_WORD.match(text[first - 1]):
+        first -= 1
+    words = _WORD_OR_NUMBER.finditer(text, first, start + 1)
+    return any(each.start() < start < each.end() for each in words)
+
+
+def condensed(text: str, dialect: Dialect) -> str:
+    """The text with `''` for strings, without comments and without rows of nothing but values:
+    what is left does the same to the session, and is short if there was much data in the text."""
+    parts: list[str] = []
+    rest = 0
+    for kind, start, end in landmarks(text, dialect):
+        if kind == "string":
+            parts += (text[rest:start], '""' if text[start] == '"' else "'' ")
+            if dialect.brackets and _BEFORE_DOT.match(text, end):  # SQLite takes 'temp' for a name
+                last = text.rfind("'", start, end - 1)
+                parts[-1:] = ("'' ", text[last:end]) if last > start else (text[start:end],)
+        elif kind == "comment" and not text.startswith(("/*!", "/*M!"), start):
+            parts += (text[rest:start], "/**/")  # or what is around it would become one
+        else:
+            continue
+        rest = end
+    parts.append(text[rest:])
+    return _ROWS.sub(", ('')", "".join(parts))
+
+
 class _Found:
     """What a scan for placeholders saw."""
 
@@ -260,7 +323,7 @@ class _Found:
 
     def look(self, text: str, dialect: Dialect, style: Style, *, mapping: bool) -> None:
         numbers: dict[str, int] = {}
-        for kind, start, end in tokens(text, dialect):
+        for kind, start, end in landmarks(text, dialect):
             if kind == "mark":
                 self.marks = True
                 if not mapping:
@@ -282,16 +345,14 @@ class _Found:
 
     def look_for_percents(self, text: str, dialect: Dialect, *, mapping: bool) -> str:
         """The text with `?` for %s, or for %(name)s, if those are its placeholders."""
-        quoted = [
-            (start, end)
-            for kind, start, end in tokens(text, dialect)
-            if kind in ("string", "name", "comment")
-        ]
         found = [*_OWN_PERCENT.finditer(text)]
         inside = {
-            each.start() for each in found
-            if any(start < each.start() < end for start, end in quoted)
-        }  # fmt: skip
+            at
+            for kind, start, end in landmarks(text, dialect)
+            if kind in QUOTED
+            for at in range(start, end)
+            if text[at] == "%"
+        }
         own = [each for each in found if each["kind"] == "s" and each.start() not in inside]
         if not any((each["key"] is not None) == mapping for each in own):
             return text
@@ -359,8 +420,8 @@ def _replacement(text: str, start: int, end: int, style: Style, number: int) -> 
 def _percent_marks(text: str, dialect: Dialect) -> Iterator[str]:
     """Every %s and %(name)s that is not quoted."""
     rest = 0
-    for kind, start, end in tokens(text, dialect):
-        if kind in ("string", "name", "comment"):
+    for kind, start, end in landmarks(text, dialect):
+        if kind in QUOTED:
             yield from (found[0] for found in _PERCENT.finditer(text, rest, start))
             rest = end
     yield from (found[0] for found in _PERCENT.finditer(text, rest))
@@ -386,6 +447,8 @@ def _listed(names: Sequence[object]) -> str:
 _NO_BOM = "(?!\ufeff)"
 _LETTER = r"A-Za-z_\x80-\U0010ffff"
 _APART = frozenset(re.findall(rf"[^{_LETTER}0-9$]", "".join(map(chr, range(128)))))
+_WORD_OR_NUMBER = re.compile(rf"[{_LETTER}][{_LETTER}0-9$]*|[0-9][{_LETTER}0-9]*")
+_IN_WORD = re.compile(rf"[{_LETTER}0-9$]+")
 _WORTH_A_LOOK = re.compile(r"[?:@$#]")
 _OWN_PERCENT = re.compile(r"%(?:\((?P<key>[^)]*)\))?(?P<kind>.?)", re.DOTALL)
 
@@ -394,9 +457,19 @@ _BY_PLACE = re.compile(r"%[sbt]")
 _BY_NAME = re.compile(r"%\([^)]*\)[sbt]")
 _PERCENT = re.compile(r"%(?:\(\w+\))?s(?!\w)")
 
+# Rows of values after a first one; only what can be nothing else.
+_BEFORE_DOT = re.compile(r"\s*[./-]")  # or before a comment
+_VALUES = r"[\s0-9.,'?+-]*"
+_ROWS = re.compile(rf"(?:,\s*\({_VALUES}(?:(?:%s|\$[0-9]|null|NULL){_VALUES})*\)){{1,100}}")
+
 # Every piece below matches wherever its first characters do: nothing is tried twice.
-_PLAIN = r"'[^']*(?:'|\Z)"
-_ESCAPED = r"'[^'\\]*(?:(?:\\.?|'')[^'\\]*)*(?:'|\Z)"
+_END = r"(?:'|\Z)"
+_PLAIN = rf"'[^']*{_END}"
+_ESCAPED = rf"'[^'\\]*(?:(?:\\.?|'')[^'\\]*)*{_END}"
+# More strings in rows of values; the parentheses around them stay in balance.
+_VALUE = r"[\s0-9,+NULnul]*(?:[.-][0-9][\s0-9,+NULnul]*)*"
+_MORE = rf"(?:{_VALUE}(?:\)\s*,\s*\({_VALUE})?'[^'\\]*'){{0,100}}"
+_NAMED = r":(?<![\w$\]\"):]:)[^\W\d]\w*(?![\w$])"  # no slice, a[1:n], and no cast, x::int
 _NEXT_LINE = r"(?:[ \t\f\v]*(?:--[^\r\n]*)?[\r\n])+[ \t\f\v]*"
 
 
@@ -415,11 +488,44 @@ def _pattern(dialect: Dialect) -> re.Pattern[str]:
         "escape": r"\?\?",
         "own": _own(dialect),
         "mark": r"\?",
-        # Not a slice, a[1:n], and not a cast, x::int.
-        "named": r":(?<![\w$\]\"):]:)[^\W\d]\w*(?![\w$])",
+        "named": _NAMED,
         "symbol": "|".join(map(re.escape, SYMBOLS)),
     }
     return re.compile("|".join(f"(?P<{k}>{v})" for k, v in pieces.items() if v), re.DOTALL)
+
+
+@cache
+def _landmarks(dialect: Dialect) -> tuple[Callable[..., Iterator[re.Match[str]]], dict[str, Any]]:
+    """How to find them, and what they are by their first character. Every alternative begins with a
+    fixed character: the places where none can begin are passed over at full speed."""
+    strings, _, escaped = _strings(dialect).partition("|[eE]")
+    pieces = [strings.replace(_END, f"{_END}{_MORE}", 1)]
+    if escaped:
+        pieces += (f"e{escaped}", f"E{escaped}")
+    if dialect.dollar_quotes:
+        pieces += (rf"\$(?:[{_LETTER}][{_LETTER}0-9]*)?\$", r"\$[0-9]+")
+    if dialect.numbered_marks:
+        rest = rf"[{_LETTER}0-9$]+"
+        pieces += (r"\?[0-9]+", f"@{rest}", f"#{rest}", rf"\${rest}")
+    names = _names(dialect)
+    pieces += (names, _comments(dialect), r"/\*" if dialect.nested_comments else "")
+    pieces += (r"\?\?", r"\?", _NAMED)
+    kinds = {
+        "'": "string",
+        '"': "name" if names.startswith('"') else "string",
+        "e": "string",
+        "E": "string",
+        "`": "name",
+        "[": "name",
+        "-": "comment",
+        "/": "nested" if dialect.nested_comments else "comment",
+        "#": "comment" if dialect.hash_comments else "own",
+        "$": "dollar" if dialect.dollar_quotes else "own",
+        "@": "own",
+        "?": "mark",
+        ":": "named",
+    }
+    return re.compile("|".join(filter(None, pieces)), re.DOTALL).finditer, kinds
 
 
 def _strings(dialect: Dialect) -> str:

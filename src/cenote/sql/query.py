@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from sys import getsizeof
+from threading import Lock
 from typing import Any
 
 from .analysis import analyse
@@ -11,7 +12,10 @@ from .driver import Arguments, Driver
 from .notes import note_missing
 from .placeholders import Template, compile_template
 
-REMEMBERED = 2048  # texts for each database
+# What is kept for each database. A query has its text once more for each kind of parameters.
+REMEMBERED = 2048  # texts
+BUDGET = 4_000_000  # bytes of all these texts
+LONGEST = 500_000  # bytes of a text; a longer one is analysed each time
 
 
 class Query:
@@ -73,11 +77,38 @@ class Query:
         return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def queries(driver: Driver) -> Any:
-    """The cache of a database: text -> Query."""
+class Queries(dict[str, Query]):
+    """The texts of one database that were analysed; the oldest give way to new ones. Looking up a
+    text that is kept runs no Python code."""
 
-    @lru_cache(maxsize=REMEMBERED)
-    def query(text: str) -> Query:
-        return Query(driver, text)
+    __slots__ = ("_bytes", "_driver", "_lock")
 
-    return query
+    def __init__(self, driver: Driver) -> None:
+        super().__init__()
+        self._driver = driver
+        self._bytes = 0  # of all texts
+        self._lock = Lock()  # a database may be used in several threads
+
+    def __missing__(self, text: str) -> Query:
+        query = Query(self._driver, text)
+        size = getsizeof(text)
+        if size <= LONGEST:
+            with self._lock:
+                self._keep(text, query, size)
+        return query
+
+    def _keep(self, text: str, query: Query, size: int) -> None:
+        if text in self:
+            return
+        while len(self) >= REMEMBERED or self._bytes + size > BUDGET:
+            oldest = next(iter(self))
+            self._bytes -= getsizeof(oldest)
+            del self[oldest]
+        self[text] = query
+        self._bytes += size
+
+    def forget(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self.clear()
+            self._bytes = 0
