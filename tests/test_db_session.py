@@ -9,6 +9,7 @@ import pytest
 
 import cenote
 from backends import Backend, eventually
+from cenote.drivers.postgresql import keeps
 from faults import (
     drivers_error,
     no_slot_is_lost,
@@ -182,6 +183,47 @@ async def test_plain_texts_are_kept(backend: Backend) -> None:
             "select statement from pg_prepared_statements where statement not like '%prepared%'"
         )
         assert len(kept) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select 1",
+        " -- a\n/* b */ ( SELECT $1 )",
+        "insert into t values ('a', 'b')",
+        "with a as (select now()) select 'x' from a",
+        "select now(), 'a', today from t where b = 'c'",
+        "show work_mem",
+        "table t",
+    ],
+)
+def test_what_is_kept(text: str) -> None:
+    assert keeps(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "call p($1)",
+        "do $$ begin end $$",
+        "execute p",
+        "fetch 5 from c",
+        "explain analyze select 1",
+        "/* /* nested */ */ select 1",  # nobody reads so far
+        "-- select\ncall p()",
+        "select 'now'::date",
+        "select 'it''s now'",
+        "select ' Today 10 h'::timestamptz",
+        "select timestamptz '20260131T050000'",
+        "select date '31.1.2026'",
+        "select date 'Jan 31, 26'",
+        "select '5:00'::time, $1",
+        "select $$now$$::date",
+        "--" + " (" * 100 + "\n" + "-- \n" * 5000 + "x",
+    ],
+)
+def test_what_is_not_kept(text: str) -> None:
+    assert not keeps(text)
 
 
 # -- what is not seen, and what is not undone ---------------------------------------------------

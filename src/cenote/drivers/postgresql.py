@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from ..sql.driver import Isolation
+from ..sql.placeholders import POSTGRESQL, tokens
 from ..sql.url import Target
 
 CAPABILITIES = frozenset(
@@ -119,22 +120,26 @@ def affected(status: str | None) -> int:
 
 
 def keeps(text: str) -> bool:
-    """Whether a prepared statement is kept for this text: only one that the server plans. What is
-    kept may be run again after its plan was refused, so that CALL, DO and their like are not; nor
-    is a text with a literal such as 'now' or '01/02/03', whose value is worked out when the text
-    is prepared, by the clock, the date style and the time zone of that moment."""
-    return PLANNED.match(text) is not None and FROZEN.search(text) is None
+    """Whether a prepared statement is kept for this text: one that the server plans, or that shows
+    a setting. What is kept may be run again after its plan was refused, so that CALL, DO and their
+    like are not; nor is a text with a literal such as 'now' or '01/02/03', whose value is worked
+    out when it is prepared, by the clock, the date style and the time zone of that moment."""
+    if PLANNED.match(text) is None:
+        return False
+    if FROZEN.search(text) is None:
+        return True
+    strings = (token for token in tokens(text, POSTGRESQL) if token[0] == "string")
+    return not any(FROZEN.search(text, start, end) for _, start, end in strings)
 
 
 PLANNED = re.compile(
     r"(?:[\s(]|--[^\r\n]*+|/\*(?:(?!/\*|\*/).)*+\*/)*+"
-    r"(?:select|insert|update|delete|merge|values|table|with)\b",
+    r"(?:select|insert|update|delete|merge|values|table|with|show)\b",
     re.IGNORECASE | re.DOTALL,
 )
 FROZEN = re.compile(
-    r"'[^']*(?:\b(?:now|today|tomorrow|yesterday)\b|\d[-/:]\d"
-    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\W*\d)[^']*'"
-    r"|\$(?:[a-z_]\w*)?\$",  # in dollar quotes nobody looks
+    r"\b(?:now|today|tomorrow|yesterday)\b|\d[-/:.]\d|\d{8}"
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\W*\d",
     re.IGNORECASE,
 )
 
@@ -149,7 +154,7 @@ def is_refusal(
     if context and not context.startswith(PORTAL):
         return False
     if sqlstate in REFUSING:
-        return function == REFUSING[sqlstate]
+        return function in (None, REFUSING[sqlstate])  # None: a proxy says so, for the server
     return sqlstate in RETYPED and position is not None
 
 

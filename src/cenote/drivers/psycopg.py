@@ -154,7 +154,7 @@ class Keeper(PrepareManager):
         self.guests = False  # statements of the user's own may be prepared on the server
 
     def get(self, query: Any, prepare: bool | None = None) -> tuple[Prepare, bytes]:
-        name = self._names.get(self.key(query))
+        name = self._names.get((query.query, query.types))
         if name is not None and prepare is not False:
             return Prepare.YES, name
         self.missed = True
@@ -163,6 +163,9 @@ class Keeper(PrepareManager):
         return super().get(query, prepare)
 
     def maybe_add_to_cache(self, query: Any, prep: Prepare, name: bytes) -> Any:
+        if prep is Prepare.YES:
+            self._names.move_to_end((query.query, query.types))
+            return None
         key = super().maybe_add_to_cache(query, prep, name)
         # psycopg looks at the answer to ROLLBACK, DISCARD ALL and their like only the first time.
         return self.key(query) if prep is Prepare.NO else key
