@@ -43,7 +43,6 @@ TABLES = """
 await db.execute("create table accounts (id int primary key, amount int)")
 await db.execute("insert into accounts values (1, 100), (2, 0)")
 await db.execute("create table log (text text)")
-await db.execute("create table orders (id integer primary key, item text)")
 """
 ORDERS = """
 import asyncpg
