@@ -22,11 +22,9 @@ from cenote.sql.placeholders import (
     Style,
     Template,
     compile_template,
-    condensed,
     describe_placeholders,
-    landmarks,
-    tokens,
 )
+from cenote.sql.tokens import condensed, landmarks, tokens
 
 pytestmark = pytest.mark.once
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .placeholders import Dialect, condensed, readings, tokens
+from .tokens import Dialect, condensed, readings, tokens
 
 Control = Literal["begin", "commit", "rollback"]
 READ_ONLY = re.compile(r"\bread\s+only\b|read_only")

@@ -15,13 +15,8 @@ from math import isfinite
 from typing import Any
 from uuid import UUID
 
-from ...sql.placeholders import (
-    MYSQL,
-    MYSQL_ANSI_QUOTES,
-    MYSQL_NO_BACKSLASH_ESCAPES,
-    marks,
-    readings,
-)
+from ...sql.placeholders import marks
+from ...sql.tokens import MYSQL, MYSQL_ANSI_QUOTES, MYSQL_NO_BACKSLASH_ESCAPES, readings
 
 KNOWN = frozenset(
     {type(None), bool, int, str, bytes, bytearray, date, datetime, time, timedelta}
