@@ -451,6 +451,30 @@ async def test_a_session_that_is_lost(backend: Backend, end: str) -> None:
         await no_slot_is_lost(db)
 
 
+@with_postgresql
+async def test_a_worker_that_calls_in_a_loop_recovers(backend: Backend) -> None:
+    """Nobody knows that the session was changed at all: it is told so once."""
+    async with backend.database(max_size=1) as db:
+        call = "do $$ begin null; end $$"
+        await db.execute(call)
+        await lose(backend, db)
+        with drivers_error():
+            await db.execute(call)
+        with pytest.raises(cenote.SessionLostError, match="what DO had changed"):
+            await db.execute(call)
+        await db.execute(call)
+        await db.execute("set time zone 'Asia/Tokyo'")
+        await db.execute(call)  # which takes nothing away from it
+        await lose(backend, db)
+        with drivers_error():
+            await db.execute(call)
+        for _ in range(3):
+            with pytest.raises(cenote.SessionLostError, match="what SET had changed"):
+                await db.execute(call)
+        await db.release()
+        await no_slot_is_lost(db)
+
+
 @with_server
 async def test_a_session_ends_with_its_task(backend: Backend) -> None:
     async with backend.database(max_size=1) as db:

@@ -296,8 +296,8 @@ def session_lost(reason: str) -> SessionLostError:
         )
     return SessionLostError(
         f"the session is lost: its connection broke, and with it what {reason} had changed. "
-        f"Call db.release(), then set the session up again; until then this task would run with "
-        f"other settings, roles or locks than it asked for.",
+        f"Call db.release(), then set it up again: on another connection this task would run with "
+        f"other settings, roles or locks than it has asked for.",
         reason,
     )
 

@@ -12,7 +12,7 @@ from ..errors import PoolError
 from ..observe import task_name
 from .circle import waits_for
 from .driver import Link, Source
-from .losses import Lost, LostSession, Outcome
+from .losses import DOUBTFUL, Lost, LostSession, Outcome
 from .query import Query
 from .scope import enter_scope, leave_scope
 from .turn import Turn
@@ -174,7 +174,7 @@ class Lease:
             if self.lost is None and self.session is None:
                 self.unbind()
             return
-        if not self.look(self.link):
+        if not self.look(self.link) and (self.holds is None or self.holds in DOUBTFUL):
             self.holds = self.touched
         reason = None if self.ended else self.pin_reason()
         self.claim.reason = reason
@@ -406,7 +406,11 @@ class Lease:
         if self.lost is not None:
             raise self.lost.error()
         if self.session is not None:
-            raise self.session.error()
+            error = self.session.error()
+            if self.session.once:
+                self.session = None
+                self.settle()
+            raise error
         if link is None or self.ended:
             raise self.branch.gone()
         for each in [*self.pins] if self.pins else ():

@@ -9,6 +9,11 @@ from ..errors import SessionLostError, TransactionLostError
 
 Outcome = Literal["rolled_back", "committed", "unknown"]
 
+# They may have changed the session, or not: nobody has asked for a setting, a role or a lock.
+DOUBTFUL = frozenset(
+    {"CALL", "DEALLOCATE", "DISCARD", "DO", "EXECUTE", "LOAD", "RESET", "UNLISTEN"}
+)
+
 
 class Lost:
     """A transaction that ended behind the back of its block."""
@@ -29,11 +34,12 @@ class Lost:
 class LostSession:
     """A connection that was lost, and with it what its task had changed in the session."""
 
-    __slots__ = ("cause", "reason")
+    __slots__ = ("cause", "once", "reason")
 
     def __init__(self, reason: str, cause: BaseException | None) -> None:
         self.reason = reason
         self.cause = cause
+        self.once = reason in DOUBTFUL  # to be told so is enough
 
     def error(self) -> SessionLostError:
         error = errors.session_lost(self.reason)
