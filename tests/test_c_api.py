@@ -370,7 +370,7 @@ async def test_a_c_factory_that_raises(make_c, probe):
     [
         ("SILENT", SystemError, "the C factory of a cenote pool failed without an exception"),
         ("NO", cenote.PoolError, "None"),
-        ("CONTRADICT", SystemError, "with an exception set"),
+        ("CONTRADICT", OSError, "down"),
     ],
 )
 async def test_a_c_factory_that_does_wrong(make_c, probe, mode, error, message):
@@ -383,6 +383,25 @@ async def test_a_c_factory_that_does_wrong(make_c, probe, mode, error, message):
     assert pool.count == 0
     plan.factory = probe.WELL
     pool.release(await pool.acquire())
+
+
+async def test_a_c_strategy_is_no_listener_and_a_listener_no_strategy(make_c, probe):
+    pool, plan = make_c()
+    assert probe.set_strategy(pool, plan, "success failure") == 0
+    with pytest.raises(TypeError, match="is no listener"):
+        pool.strategy.hear(None)
+    listener = keep_listener(pool, probe)
+    with pytest.raises(TypeError, match="is no strategy"):
+        listener.report_success(pool)
+    with pytest.raises(TypeError, match="is no strategy"):
+        listener.report_failure(pool, OSError())
+    assert listener.should_recover() is False
+
+
+def keep_listener(pool, probe):
+    """The object behind a C listener."""
+    probe.subscribe(pool, probe.Plan())
+    return pool._subscribers[-1].callback.__self__
 
 
 async def test_a_c_factory_may_return_an_awaitable(make_c, probe):

@@ -120,6 +120,12 @@ factory_call(PyObject *self, PyObject *Py_UNUSED(ignored))
     if (made == NULL) {
         explain("factory");
     }
+    else if (PyErr_Occurred()) { /* success with an exception set is a failure */
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        Py_CLEAR(made);
+        PyErr_Restore(type, error, traceback);
+    }
     return made;
 }
 
@@ -232,15 +238,29 @@ watcher_answer(int result, const char *what)
     Py_RETURN_NONE;
 }
 
+/* Python code may call any method of either. */
+static PyObject *
+watcher_is_no(const char *what)
+{
+    PyErr_Format(PyExc_TypeError, "this object of the C API of cenote is no %s", what);
+    return NULL;
+}
+
 static PyObject *
 Watcher_hear(Watcher *self, PyObject *event)
 {
+    if (self->listener == NULL) {
+        return watcher_is_no("listener");
+    }
     return watcher_answer(self->listener(event, self->data.data), "listener");
 }
 
 static PyObject *
 Watcher_report_success(Watcher *self, PyObject *pool)
 {
+    if (self->strategy.report_success == NULL) {
+        return watcher_is_no("strategy");
+    }
     return watcher_answer(self->strategy.report_success(pool, self->data.data), "strategy");
 }
 
@@ -248,6 +268,9 @@ static PyObject *
 Watcher_report_failure(Watcher *self, PyObject *const *args, Py_ssize_t nargs)
 {
     NARGS(2, 2, "report_failure");
+    if (self->strategy.report_failure == NULL) {
+        return watcher_is_no("strategy");
+    }
     return watcher_answer(self->strategy.report_failure(args[0], args[1], self->data.data),
                           "strategy");
 }
