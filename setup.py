@@ -68,7 +68,8 @@ native = Extension(
     "cenote._core.native",
     ["src/cenote/_core/native.c"],
     depends=[
-        f"src/cenote/_core/native_{part}.h" for part in ("parts", "core", "wait", "front", "capi")
+        f"src/cenote/_core/native_{part}.h"
+        for part in ("parts", "core", "clock", "step", "wait", "front", "capi")
     ],
     extra_compile_args=[] if sys.platform == "win32" else ["-std=c11", "-O3", "-Wall", "-Wextra"],
 )

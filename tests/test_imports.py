@@ -17,7 +17,8 @@ ROWS = [
     {"errors", "states", "hooks", "options", "caller", "log", "mask"},
     {"_core"},
     {"observe", "breaker", "maintenance", "pool"}
-    | {"bound", "deadlines", "fork", "lifecycle", "runtime", "waiting", "work"},
+    | {"bound", "deadlines", "fork", "lifecycle", "runtime", "steps", "tidying"}
+    | {"waiting", "work"},
     {"sql"},
     {"drivers"},
     {"__init__"},

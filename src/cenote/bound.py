@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Generic, TypeVar, cast
 
 from . import errors, fork, observe
-from ._core import Claim, Core, Front, Slot, kind
+from ._core import Claim, Core, Slot, kind
 from .breaker import CircuitBreakerStrategy
 from .deadlines import Deadlines
 from .hooks import is_async
@@ -24,12 +24,13 @@ from .mask import explained
 from .observe import PoolEvent, Snapshot, Subscription, Totals, holdings, task_name
 from .options import Settings
 from .states import CircuitState, ClaimState, Phase
+from .steps import Stepping
 from .work import Operation, Work
 
 T = TypeVar("T")
 
 
-class Bound(Front[T], Generic[T]):
+class Bound(Stepping[T], Generic[T]):
     """The ground that a pool stands on: its loop, thread and clock, its events and its breaker."""
 
     # A pool keeps nothing in its __dict__: as long as there is none, the interpreter (3.13) finds
@@ -43,8 +44,13 @@ class Bound(Front[T], Generic[T]):
     )  # fmt: skip
 
     def __init__(self, settings: Settings, strategy: CircuitBreakerStrategy | None) -> None:
+        if hasattr(self, "_settings"):
+            raise RuntimeError(
+                f"{errors.label(self._name)} was initialized before; make another Pool instead"
+            )
         super().__init__()
         self._settings = settings
+        self._tidying = None
         self._strategy: CircuitBreakerStrategy | None = strategy
         self._name = settings.name
         self._before_acquire = settings.before_acquire
@@ -159,9 +165,9 @@ class Bound(Front[T], Generic[T]):
         if loop is None or loop.is_closed():
             return
         if threading.get_ident() == self._thread and not self._core.busy:
-            step()
+            self._step(step)
         else:
-            loop.call_soon_threadsafe(step)
+            loop.call_soon_threadsafe(self._step, step)
 
     def after_fork(self) -> object:
         core = self._core
@@ -174,6 +180,7 @@ class Bound(Front[T], Generic[T]):
             self._drain_timer,
             self._deadlines,
             self._alarm,
+            self._tidying,
         )
         core.disown()
         self._core = self._new_core()
@@ -189,7 +196,8 @@ class Bound(Front[T], Generic[T]):
         self._closing, self._shut_over, self._closed_sent = None, False, False
         self._openers, self._closers = [], []
         self._factory_error = None
-        self._drain_timer = None
+        self._drain_timer = self._tidying = None
+        self._doubtful = self._advancing = False
         maintenance, self._maintenance = self._maintenance, self._maintenance.anew()
         self._loop, self._thread, self._time = None, 0, time.monotonic
         return kept, maintenance
@@ -225,10 +233,10 @@ class Bound(Front[T], Generic[T]):
 
     def _interrupted(self, claim: Claim, finalizing: bool) -> None:
         """Its task was cancelled, or dropped: everything is passed on."""
-        if finalizing:
+        if finalizing or self._core.busy:
             self._from_finalizer(partial(self._cancelled, claim))
         else:
-            self._cancelled(claim)
+            self._step(self._cancelled, claim)
 
     def _cancelled(self, claim: Claim) -> None:
         if claim.state not in (ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED):
@@ -266,6 +274,16 @@ class Bound(Front[T], Generic[T]):
         self._alarm_at = inf
         if kind == "native":
             cast(Any, self)._forget_deadlines()
+
+    def _set_alarm_again(self) -> None:
+        """After a step that was broken off: somebody's deadline may have no timer."""
+        if self._loop is None:
+            return
+        self._deadlines.look(self._loop)
+        if kind == "native":
+            when = cast(Any, self)._next_deadline()
+            if when is not None:
+                self._set_alarm(when)
 
     def _ring(self) -> None:
         front: Any = self
@@ -327,7 +345,7 @@ class Bound(Front[T], Generic[T]):
         )
         for subscription in self._subscribers:
             try:
-                subscription.callback(event)
+                self._call_out(subscription.callback, event)
             except BaseException as raised:
                 self._contain(raised, f"a subscriber failed on {kind!r}")
 
@@ -356,6 +374,12 @@ class Bound(Front[T], Generic[T]):
 
     def _switch(self, state: CircuitState) -> None:
         self._check_loop()
+        if self._core.busy and self._loop is not None:
+            self._defer(partial(self._switch, state))
+        else:
+            self._step(self._switch_to, state)
+
+    def _switch_to(self, state: CircuitState) -> None:
         core = self._core
         if core.circuit is state:
             return
@@ -367,20 +391,23 @@ class Bound(Front[T], Generic[T]):
             "circuit breaker %s -> %s", before, state, event="state_changed", reason=str(state),
         )  # fmt: skip
         if state is CircuitState.INACTIVE:
-            for claim in core.pending():
-                if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
-                    self._fail(claim, self._unavailable())
+            self._refuse_all()
         if self._subscribers:
             self._emit("state_changed", reason=state)
         self._changed()
         self._advance()
+
+    def _refuse_all(self) -> None:
+        for claim in self._core.pending():
+            if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
+                self._fail(claim, self._unavailable())
 
     def _should_recover(self) -> bool:
         ask = getattr(self._strategy, "should_recover", None)
         if ask is None:
             return False
         try:
-            return bool(ask())
+            return bool(self._call_out(ask))
         except BaseException as raised:
             self._contain(raised, "the strategy failed in should_recover()")
             return False
@@ -397,7 +424,7 @@ class Bound(Front[T], Generic[T]):
         if strategy is None or not self._core.reports(probe):
             return
         try:
-            strategy.report_success(self)
+            self._call_out(strategy.report_success, self)
         except BaseException as raised:
             self._contain(raised, "the strategy failed in report_success()")
 
@@ -412,7 +439,7 @@ class Bound(Front[T], Generic[T]):
         if strategy is None:
             return
         try:
-            strategy.report_failure(self, error)
+            self._call_out(strategy.report_failure, self, error)
         except BaseException as raised:
             self._contain(raised, "the strategy failed in report_failure()")
 
@@ -428,7 +455,7 @@ def ring(pool: weakref.ref[Bound[Any]]) -> None:
     """The timer keeps nothing alive."""
     alive = pool()
     if alive is not None:
-        alive._ring()
+        alive._step(alive._ring)
 
 
 def is_plain(loop: asyncio.AbstractEventLoop) -> bool:

@@ -49,6 +49,11 @@ class Deadlines:
         if self._husks == len(self._entries):
             self.clear()
 
+    def look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See to it that there is a timer if there must be one."""
+        if self._entries:
+            self._set(loop)
+
     def clear(self) -> None:
         self._entries.clear()
         self._husks = 0

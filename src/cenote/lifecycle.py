@@ -38,7 +38,8 @@ class Lifecycle(Runtime[T]):
         """Bind to the running loop; returns when `min_size` resources exist."""
         while self._undoing is not None:
             await self._undoing.wait()
-        self._enter()
+        await self._turn()
+        self._step(self._enter)
         failures: list[BaseException] = []
         self._openers.append(failures)
         try:
@@ -49,7 +50,7 @@ class Lifecycle(Runtime[T]):
                     raise errors.closed(self._name)
                 if self._core.circuit is CircuitState.INACTIVE:
                     raise self._unavailable()
-                self._fill()
+                self._step(self._fill)
                 await self._next_change()
         except BaseException as error:
             self._openers.remove(failures)
@@ -73,7 +74,7 @@ class Lifecycle(Runtime[T]):
                     work.cut(errors.Undone())
             while self._creations and not core.waiting:
                 await self._next_change()
-            await self._destroy_idle("open_failed", core.idle_slots()).wait()
+            await self._step(self._destroy_idle, "open_failed", core.idle_slots()).wait()
         finally:
             self._maintenance.paused = False
             self._undoing = None
@@ -92,22 +93,23 @@ class Lifecycle(Runtime[T]):
         if patience < 0:
             raise ValueError(f"drain must be 0 or more seconds, or None, not {drain!r}")
         self._check_loop()
-        first = self._closing is None
-        if not first or (self._core.phase is Phase.CLOSED):
+        await self._turn()
+        first = self._core.phase is Phase.NEW or self._core.phase is Phase.OPEN
+        if not first:
             if self._closed_sent or self._closing is None:  # None: closed before a fork
                 return
         else:
             self._closing = Operation()
             if patience > 0 and self._core.phase is Phase.OPEN:
-                self._start_drain(patience)
+                self._step(self._start_drain, patience)
             else:
-                self._shut()
-        self._advance()
+                self._step(self._shut)
+        self._step(self._advance)
         if not self._closed_sent:
             closer = Closer(asyncio.get_running_loop().create_future(), self._calling())
             self._closers.append(closer)
             try:
-                self._finish_close()
+                self._step(self._finish_close)
                 await closer.future
             finally:
                 self._closers.remove(closer)
@@ -166,10 +168,12 @@ class Lifecycle(Runtime[T]):
                 self._log(ERROR, "unclosed, and its destructor failed", error=error)
 
     def _start_drain(self, patience: float) -> None:
-        self._core.move("drain")
         if not isinf(patience):
             assert self._loop is not None
-            self._drain_timer = self._loop.call_later(min(patience, LONGEST), self._end_drain)
+            self._drain_timer = self._loop.call_later(
+                min(patience, LONGEST), self._step, self._end_drain
+            )
+        self._core.move("drain")
 
     def _end_drain(self) -> None:
         holders = holders_of(self._core, self._time())
@@ -180,8 +184,11 @@ class Lifecycle(Runtime[T]):
 
     def _shut(self) -> None:
         """Close in one step; `_finish_close` follows when the work that is left is done."""
+        self._core.move("close")
+        self._shut_rest()
+
+    def _shut_rest(self) -> None:
         core = self._core
-        core.move("close")
         self._maintenance.stop()
         self._stop_alarm()
         if self._drain_timer is not None:

@@ -54,6 +54,7 @@ class Maintenance:
         self._fill: asyncio.Handle | None = None  # the next attempt to restore min_size
         self._round: deque[Slot] = deque()  # what this round has still to check
         self._checking = False
+        self._next: asyncio.Handle | None = None  # the next of this round
         self.check: Work | None = None  # the async healthcheck under way
         self._failures = 0  # of the factory, in a row
         self._backs_off = False  # that attempt waits because of them
@@ -184,7 +185,7 @@ class Maintenance:
         """Say once for each lease what was held too long; when the next one will be."""
         assert self.hold_warning is not None
         upcoming = inf
-        for lease in pool._core.leases():
+        for lease in sorted(pool._core.leases(), key=lambda lease: lease.number):
             if lease.warned or lease.slot is None:
                 continue
             when = lease.since + self.hold_warning
@@ -219,6 +220,7 @@ class Maintenance:
 
     def _check_next(self, pool: Runtime[Any]) -> None:
         """One resource at a time, so that the others stay available."""
+        self._next = None
         while self._round:
             slot = self._round.popleft()
             if slot.state is SlotState.IDLE:
@@ -230,7 +232,8 @@ class Maintenance:
         assert self._healthcheck is not None
         pool._core.take_this(slot)
         try:
-            verdict = pool._context.copy().run(self._healthcheck, slot.resource)
+            context = pool._context.copy()
+            verdict = pool._call_out(context.run, self._healthcheck, slot.resource)
         except Exception as error:
             self._checked(slot, None, error)
         except BaseException:
@@ -239,7 +242,8 @@ class Maintenance:
             raise
         else:
             if is_awaitable(verdict):
-                work = pool._start_hook("healthcheck", verdict, partial(self._checked, slot))
+                checked = partial(self._checked, slot)
+                work = pool._start_hook("healthcheck", slot, verdict, checked)
                 self.check = None if work.finished else work
             else:
                 self._checked(slot, verdict, None)
@@ -264,9 +268,17 @@ class Maintenance:
             self._round.clear()
             self._checking = False
         else:
-            self._loop.call_soon(
+            self._next = self._loop.call_soon(
                 _run, weakref.ref(self), Maintenance._check_next, context=Context()
             )
+
+    def go_on(self, pool: Runtime[Any]) -> None:
+        """A step was broken off: whatever it has not come to is done."""
+        if self._loop is None:
+            return
+        self.expect(pool._time())
+        if self._checking and self.check is None and self._next is None:
+            self._go_on()
 
     def _later(self, delay: float, step: Step) -> asyncio.TimerHandle:
         assert self._loop is not None
@@ -285,6 +297,6 @@ def _run(reference: weakref.ref[Maintenance], step: Step) -> None:
     if maintenance is None or pool is None:
         return
     try:
-        step(maintenance, pool)
+        pool._step(step, maintenance, pool)
     except Exception as error:
         pool._log(ERROR, "maintenance failed, and goes on", error=error)

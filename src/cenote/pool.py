@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from . import errors, options
@@ -176,7 +177,11 @@ class Pool(Lifecycle[T]):
             return None
         resource: T = slot.resource  # a subscriber may discard it
         core.hold(claim, slot, self._time(), 0.0)
-        self._held(claim, slot)
+        try:
+            self._held(claim, slot)
+        except BaseException:
+            self._lose(claim)
+            raise
         return resource
 
     def _take_now(self) -> Slot | None:
@@ -216,14 +221,31 @@ class Pool(Lifecycle[T]):
             raise TypeError(f"error must be an exception or None, not {type(error).__name__}")
         self._check_loop()
         slot = self._leased(resource, "discard")
+        if self._core.busy:
+            return self._defer(partial(self._discard_later, slot, slot.lease, error))
+        return self._completed(self._step(self._discard, slot, error))
+
+    def _discard(self, slot: Slot, error: BaseException | None) -> Operation:
         self._reclaim(slot)
         if error is not None:
             self._report_failure(error, slot.probe)
-        return self._completed(self._destroy(slot, "discarded"))
+        return self._destroy(slot, "discarded")
+
+    def _discard_later(
+        self, slot: Slot, claim: Claim | None, error: BaseException | None
+    ) -> Operation:
+        if claim is None or slot.lease is not claim:  # somebody else was faster
+            raise errors.not_acquired(self._name, slot.resource, "discard")
+        return self._step(self._discard, slot, error)
 
     def retire(self) -> Operation:
         """Destroy everything that exists now: the idle at once, the busy on release."""
         self._check_loop()
+        if self._core.busy and self._loop is not None:
+            return self._defer(self.retire)
+        return self._step(self._retire)
+
+    def _retire(self) -> Operation:
         self._core.generation += 1
         return self._destroy_idle_quietly("retired", self._core.idle_slots())
 
@@ -235,6 +257,12 @@ class Pool(Lifecycle[T]):
             core.max_size if isinstance(max_size, Unset) else max_size,
         )
         self._check_loop()
+        if core.busy and self._loop is not None:
+            return self._defer(partial(self.resize, min_size=min_size, max_size=max_size))
+        return self._step(self._resize, least, most)
+
+    def _resize(self, least: int, most: int) -> Operation:
+        core = self._core
         core.min_size, core.max_size = least, most
         operation = self._destroy_idle_quietly("resized", core.idle_slots()[: core.surplus()])
         self._maintenance.expect(next_due(core))
@@ -336,7 +364,7 @@ class Pool(Lifecycle[T]):
             resource = await acquire
             if task is not None and task.cancelling():  # by a sync hook: too late to be thrown in
                 if acquire.slot is not None:  # a subscriber may have released it
-                    self._give_back(acquire.slot)
+                    self._step(self._give_back, acquire.slot)
                 raise asyncio.CancelledError
         except BaseException as error:
             if isinstance(error, GeneratorExit) and current_task() is not task:

@@ -84,7 +84,7 @@ class Runtime(Bound[T]):
         if core.admit(claim):
             return True
         if core.circuit is CircuitState.INACTIVE and self._should_recover():
-            self._switch(CircuitState.RECOVERING)
+            self._switch_to(CircuitState.RECOVERING)
             return core.admit(claim)
         return False
 
@@ -105,9 +105,9 @@ class Runtime(Bound[T]):
 
     def _fail(self, claim: Claim, error: BaseException) -> None:
         """The claim ends with this error; what it was handed goes to the next."""
+        claim.waiting.wake()  # first: if this is broken off, it is woken for nothing, and waits on
         self._core.fail(claim, error)
         self._pass_on(claim)
-        claim.waiting.wake()
 
     def _pass_on(self, claim: Claim) -> None:
         """Whatever this claim was handed goes to the next waiter, or back to idle."""
@@ -138,7 +138,7 @@ class Runtime(Bound[T]):
             *self._snapshot().but(claim),
             circle=bool(core.circle(claim, True)),
         )
-        if self._factory_failures != claim.waiting.failures:
+        if self._factory_failures != claim.failures:
             error.__cause__ = self._factory_error
         self._totals.timeouts += 1
         if self._subscribers:
@@ -147,7 +147,7 @@ class Runtime(Bound[T]):
         return error
 
     def _check_circle(self, claim: Claim) -> None:
-        leases = self._core.circle(claim, False)
+        leases = sorted(self._core.circle(claim, False), key=lambda lease: lease.number)
         if leases:
             names = dict.fromkeys(task_name(lease.task) for lease in leases)
             raise errors.deadlock(self._name, list(names), len(leases))
@@ -175,6 +175,7 @@ class Runtime(Bound[T]):
             overrun=lambda: errors.create_timeout(self._name, limit),
             done=partial(self._created, slot, began),
             late=partial(self._destroy_late, began),
+            slot=slot,
             context=self._context.copy() if context is None else context,
             name=f"cenote factory of {errors.label(self._name)}",
         )
@@ -186,7 +187,7 @@ class Runtime(Bound[T]):
         context = self._context.copy()
         began = self._time()
         try:
-            made = context.run(self._settings.factory)
+            made = self._call_out(context.run, self._settings.factory)
         except BaseException as error:
             self._creation_failed(slot, error, to_waiter=False)
             raise
@@ -259,8 +260,8 @@ class Runtime(Bound[T]):
             failures.append(error)
         oldest = self._core.first if to_waiter else None
         if oldest is not None:
-            self._core.fail(oldest, error)
             oldest.waiting.wake()
+            self._core.fail(oldest, error)
         if failed:
             self._factory_error, self._factory_failed_at = error, self._time()
             if not self._forget_failure():
@@ -277,7 +278,11 @@ class Runtime(Bound[T]):
     # -- asking the hooks ------------------------------------------------------------------------
 
     def _start_hook(
-        self, hook: str, verdict: Any, done: Callable[[Any, BaseException | None], None]
+        self,
+        hook: str,
+        slot: Slot,
+        verdict: Any,
+        done: Callable[[Any, BaseException | None], None],
     ) -> Work:
         """Await in a task of the pool what a hook has returned."""
         assert self._loop is not None
@@ -289,6 +294,7 @@ class Runtime(Bound[T]):
             timeout=limit,
             overrun=lambda: errors.hook_timeout(self._name, hook, limit),
             done=done,
+            slot=slot,
             context=self._context.copy() if hook == "healthcheck" else None,
             name=f"cenote {hook} of {errors.label(self._name)}",
         )
@@ -300,7 +306,7 @@ class Runtime(Bound[T]):
         """What the hook answers, or its awaitable."""
         if self._before_acquire is None or self._trusts(slot, self._time()):
             return True
-        return self._before_acquire(slot.resource)
+        return self._call_out(self._before_acquire, slot.resource)
 
     def _refuse(self, slot: Slot, error: BaseException | None) -> None:
         """before_acquire has said no, or raised."""
@@ -381,9 +387,8 @@ class Runtime(Bound[T]):
             return self._accept(slot, report)
         operation = Operation()
         operation.begin()
-        self._start_hook(
-            "before_release", verdict, partial(self._examined, slot, report, operation)
-        )
+        examined = partial(self._examined, slot, report, operation)
+        self._start_hook("before_release", slot, verdict, examined)
         return operation
 
     def _examined(
@@ -417,7 +422,8 @@ class Runtime(Bound[T]):
             self._from_finalizer(partial(self._leave_block, claim, error))
         else:
             self._check_loop()
-            operation = self._leave_block(claim, error)
+            await self._turn()
+            operation = self._step(self._leave_block, claim, error)
             await operation.wait()
             raise_fatal(operation)
 
@@ -435,7 +441,7 @@ class Runtime(Bound[T]):
         if hook is None:
             return self._accept(slot, False)
         try:
-            verdict = hook(slot.resource)
+            verdict = self._call_out(hook, slot.resource)
         except BaseException as raised:
             return self._examine(slot, None, raised, report=False)
         return self._examine(slot, verdict, None, report=False)
@@ -480,10 +486,12 @@ class Runtime(Bound[T]):
         raise_fatal(self._call_destructor(made, "late"))
 
     def _call_destructor(self, resource: T, reason: str, slot: Slot | None = None) -> Operation:
+        if slot is not None:
+            slot.told = True
         if self._destructor is None:
             return self._gone(resource, reason, slot)
         try:
-            result = self._destructor(resource)
+            result = self._call_out(self._destructor, resource)
         except BaseException as error:
             return self._gone(resource, reason, slot, error)
         if not is_awaitable(result):
@@ -501,6 +509,7 @@ class Runtime(Bound[T]):
             timeout=limit,
             overrun=lambda: errors.hook_timeout(self._name, "destructor", limit),
             done=lambda _, error: self._destroyed(resource, reason, slot, operation, error),
+            slot=slot,
             grace=0,
             context=self._context.copy(),
             name=f"cenote destructor of {errors.label(self._name)}",

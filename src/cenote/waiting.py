@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 # Looked up for every wait.
-ASKING, WAITING, FAILED = ClaimState.ASKING, ClaimState.WAITING, ClaimState.FAILED
+ASKING, WAITING = ClaimState.ASKING, ClaimState.WAITING
+GRANTED, FAILED = ClaimState.GRANTED, ClaimState.FAILED
 OPENING, CLOSED = SlotState.OPENING, Phase.CLOSED
 
 
@@ -31,16 +32,18 @@ class Waiting:
     """One acquire that could not be served at once."""
 
     __slots__ = (
-        "_collected", "_future", "_pool", "_timer", "claim", "failures", "inspected", "inspection",
+        "_accepted", "_future", "_pool", "_timer", "claim", "inspected", "inspection", "over",
     )  # fmt: skip
 
     def __init__(self, pool: Runtime[Any], claim: Claim) -> None:
         self._pool = pool
         self.claim = claim
-        self.failures = pool._factory_failures  # before this wait
+        if claim.turn == 0:  # else the native core knows, where the wait began
+            claim.failures = pool._factory_failures
+        self.over = False  # it has ended by an exception
+        self._accepted = False  # by an async before_acquire, in the turn before
         self.inspection: Work | None = None
         self.inspected: Slot | None = None  # at which that looks
-        self._collected = False  # while suspended; a hook may raise GeneratorExit, too
         self._future: asyncio.Future[None] | None = None  # while it is suspended
         self._timer: list[Any] | None = None  # its deadline, from the first suspension
         claim.waiting = self
@@ -50,55 +53,75 @@ class Waiting:
 
     async def obtain(self, slot: Slot | None, verdict: Any) -> Any:
         """The resource. `slot`: what is in hand already; `verdict`: what before_acquire said."""
-        pool, claim = self._pool, self.claim
         try:
-            if verdict is False or isinstance(verdict, BaseException):  # asked in the native core
-                assert slot is not None
-                error = None if verdict is False else verdict
-                self._ask_on(partial(pool._refuse, slot, error))
-                slot = verdict = None
-            while True:
-                fresh = False
-                if slot is None and claim.state is ASKING:
-                    slot = self._reach()
-                if slot is None:
-                    if claim.state is WAITING:
-                        try:
-                            await self._future_of_wait()
-                        except BaseException as error:
-                            self._interrupted(error)
-                            raise
-                        self._future = None
-                    slot = self._granted()
-                    fresh = slot.fresh  # made for whoever waits: not shown to before_acquire
-                if slot.state is OPENING:
-                    usable = self._make(slot)
-                elif fresh:
-                    usable = True
-                else:
-                    if verdict is None:
-                        verdict = self._show(slot)
-                    usable = verdict is not False
-                    if usable and verdict is not True and is_awaitable(verdict):
-                        usable = await self._inspect(slot, verdict)
-                if usable:
-                    if claim.state is FAILED or pool._core.phase is CLOSED:
-                        self._revoked(slot)
-                    if self._timer is not None:
-                        self._stop_timer()
-                    now = pool._time()
-                    resource = slot.resource  # a subscriber may discard it
-                    pool._core.hold(claim, slot, now, now - claim.began)
-                    claim.waiting = None  # no cycle
-                    if pool._subscribers or pool._hold_warning is not None:
-                        pool._held(claim, slot)
-                    return resource
-                slot = verdict = None
+            resource = self._go_on(slot, verdict)
+            while resource is None:
+                try:
+                    await self._future_of_wait()
+                except BaseException as error:
+                    self._interrupted(error)
+                    raise
+                self._future = None
+                resource = self._go_on()
+            return resource
         except BaseException:
-            if not self._collected:  # else _interrupted sees to it, now or as soon as it is safe
-                self._give_up()
-                claim.waiting = None  # no cycle
+            self._pool._lose(self.claim)
             raise
+
+    def _go_on(self, slot: Slot | None = None, verdict: Any = None) -> Any:
+        """One step: the resource, or None if it has to be waited for."""
+        pool = self._pool
+        try:
+            return pool._step(self._serve, slot, verdict)
+        except BaseException:
+            self.over = True  # first: what follows may be broken off, too
+            pool._step(self._give_up)
+            self.claim.waiting = None  # no cycle
+            raise
+
+    def _serve(self, slot: Slot | None, verdict: Any) -> Any:
+        pool, claim = self._pool, self.claim
+        if verdict is False or isinstance(verdict, BaseException):  # asked in the native core
+            assert slot is not None
+            error = None if verdict is False else verdict
+            self._ask_on(partial(pool._refuse, slot, error))
+            slot = verdict = None
+        while True:
+            usable = False
+            if slot is None and claim.state is ASKING:
+                slot = self._reach()
+            if slot is None:
+                if claim.state is WAITING or (claim.state is GRANTED and self.inspection):
+                    return None
+                slot = self._granted()
+                # Made for whoever waits, or found good by now: not shown to before_acquire.
+                usable, self._accepted = slot.fresh or self._accepted, False
+            if slot.state is OPENING:
+                usable = self._make(slot)
+            elif not usable:
+                if verdict is None:
+                    verdict = self._show(slot)
+                usable = verdict is not False
+                if usable and verdict is not True and is_awaitable(verdict):
+                    self._inspect(slot, verdict)
+                    usable = False
+            if usable:
+                return self._hold(slot)
+            slot = verdict = None
+
+    def _hold(self, slot: Slot) -> Any:
+        pool, claim = self._pool, self.claim
+        if claim.state is FAILED or pool._core.phase is CLOSED:
+            self._revoked(slot)
+        if self._timer is not None:
+            self._stop_timer()
+        now = pool._time()
+        resource = slot.resource  # a subscriber may discard it
+        pool._core.hold(claim, slot, now, now - claim.began)
+        claim.waiting = None  # no cycle
+        if pool._subscribers or pool._hold_warning is not None:
+            pool._held(claim, slot)
+        return resource
 
     def _reach(self) -> Slot | None:
         """An idle slot, or a permit to create; None: it waits now."""
@@ -191,36 +214,21 @@ class Waiting:
             self._ask_on(partial(pool._refuse, slot, None))
         return verdict
 
-    async def _inspect(self, slot: Slot, verdict: Any) -> bool:
-        """Wait for an async before_acquire. False: it rejected the slot, which is destroyed."""
+    def _inspect(self, slot: Slot, verdict: Any) -> None:
+        """Let an async before_acquire look at it; what it says is heard in `_inspected`."""
         pool, claim = self._pool, self.claim
         if claim.state is ClaimState.ASKING:
             pool._core.reserve(claim, slot)
         claim.slot = None
-        accepted: list[bool] = []
-        work = pool._start_hook(
-            "before_acquire", verdict, partial(self._inspected, slot, accepted.append)
-        )
+        work = pool._start_hook("before_acquire", slot, verdict, partial(self._inspected, slot))
         if claim.state is ClaimState.FAILED:  # by the hook itself, before it suspended
             work.cut(asyncio.CancelledError())
         elif not work.finished:
             self.inspection, self.inspected = work, slot
-            try:
-                await self._future_of_wait()
-            except BaseException as error:
-                self._interrupted(error)
-                raise
-            self._future = None
-        if claim.state is ClaimState.FAILED:
-            self._granted()
-        if accepted[0]:
-            claim.slot = None
-        return accepted[0]
 
     def _inspected(
         self,
         slot: Slot,
-        answer: Callable[[bool], None],
         verdict: Any,
         error: BaseException | None,
     ) -> None:
@@ -235,10 +243,9 @@ class Waiting:
             pool._destroy(slot, "rejected")
             return
         if error is not None or verdict is False:
-            answer(False)
             self._ask_on(partial(pool._reject, slot, "before_acquire", error))
         else:
-            answer(True)
+            self._accepted = True
             self.claim.slot = slot  # whoever fails the claim before it runs finds it here
         self.wake()
 
@@ -259,13 +266,16 @@ class Waiting:
         """While suspended: everything is passed on."""
         self._future = None
         self._stop_timer()
-        self._collected = isinstance(error, GeneratorExit)
-        self._pool._interrupted(self.claim, self._collected)
+        collected = isinstance(error, GeneratorExit)  # then it is seen to as soon as that is safe
+        self.over = not collected
+        self._pool._interrupted(self.claim, collected)
+        if not collected:
+            self.claim.waiting = None  # no cycle
 
     def _expire(self) -> None:
         self._timer = None
         if self.claim.state is ClaimState.WAITING or self.inspection is not None:
-            self._pool._time_out(self.claim)
+            self._pool._step(self._pool._time_out, self.claim)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
+from functools import partial
 from logging import WARNING
 from typing import Any, Final, Protocol
 
@@ -35,6 +36,10 @@ class Crew(Protocol):
 
     def work_ended(self, work: Work) -> None: ...
 
+    def _step(self, function: Callable[..., Any], *args: Any) -> Any: ...
+
+    def _call_out(self, function: Callable[..., Any], *args: Any) -> Any: ...
+
 
 class Work:
     """One hook, called and awaited in a task of the pool.
@@ -46,7 +51,7 @@ class Work:
     """
 
     __slots__ = ("_awaitable", "_call", "_crew", "_done", "_error", "_grace", "_late", "_loop",
-                 "_overrun", "_task", "_timer", "awaited", "finished")  # fmt: skip
+                 "_overrun", "_task", "_timer", "awaited", "finished", "slot")  # fmt: skip
 
     def __init__(
         self,
@@ -59,6 +64,7 @@ class Work:
         overrun: Callable[[], BaseException],
         done: Callable[[Any, BaseException | None], None],
         late: Callable[[Any], None] | None = None,
+        slot: Any = None,
         grace: float = GRACE,
         context: Context | None = None,
         name: str,
@@ -73,6 +79,8 @@ class Work:
         self._grace = grace
         self._error: BaseException | None = None  # what it is cut off with
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.slot = slot  # which is in its hands
         self.awaited: Any = awaitable  # what the hook has returned
         self.finished = False
         crew.work_began(self)
@@ -81,7 +89,8 @@ class Work:
         self._timer = loop.call_later(min(timeout, LONGEST), self._expire, context=Context())
         steps = self._run()
         try:
-            self._task = loop.create_task(steps, name=name, context=context)
+            start = partial(loop.create_task, steps, name=name, context=context)
+            self._task = crew._call_out(start)
         except BaseException as error:  # a task factory that does not take what it is given
             steps.close()
             drop(awaitable)
@@ -89,12 +98,23 @@ class Work:
         else:
             self._task.add_done_callback(self._ended)
 
+    @property
+    def stillborn(self) -> bool:
+        """Whether it was broken off before it had a task; in a step that is over by now."""
+        return self._task is None and not self.finished
+
+    def bury(self) -> None:
+        self.finished = True
+        if self._timer is not None:
+            self._timer.cancel()
+
     def cut(self, error: BaseException) -> None:
         """Cancel the hook; its outcome is this error."""
         if self.finished or self._error is not None:
             return
         self._error = error
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
         if self._grace > 0:
@@ -128,7 +148,7 @@ class Work:
                 raise
         else:
             if self.finished and self._late is not None:
-                self._late(result)
+                self._crew._step(self._late, result)
             self._finish(result)
 
     def _expire(self) -> None:
@@ -147,9 +167,13 @@ class Work:
         if self.finished:
             return
         self.finished = True
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._crew._step(self._deliver, result, self._error or error)
+
+    def _deliver(self, result: Any, error: BaseException | None) -> None:
         try:
-            self._done(result, self._error or error)
+            self._done(result, error)
         finally:
             self._crew.work_ended(self)
 

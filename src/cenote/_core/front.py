@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from math import inf
 from types import CodeType, TracebackType
 from typing import Any, Generic, TypeVar
@@ -34,21 +34,27 @@ class Acquire(Claim, Generic[T]):
         self.instruction = instruction
         self.timeout = timeout
         self._front = front
-        self._used = False
+        self._used: object = None  # by whom
         self._steps: Generator[Any, None, T] | None = None  # driven as a coroutine
 
     def __await__(self) -> Generator[Any, None, T]:
-        ready, found, verdict = self._begin()
-        if not ready:
-            found = yield from self._front._obtain(self, found, verdict).__await__()
+        front = self._front
+        while front._core.busy:
+            yield
+        driver = object()
+        try:
+            ready, found, verdict = front._step(self._begin, driver)
+            if not ready:
+                found = yield from front._obtain(self, found, verdict).__await__()
+        except BaseException:
+            if self._used is driver:
+                front._lose(self)
+            raise
         return found  # type: ignore[no-any-return]
 
     async def __aenter__(self) -> T:
         self.in_block = True
-        ready, found, verdict = self._begin()
-        if not ready:
-            found = await self._front._obtain(self, found, verdict)
-        return found  # type: ignore[no-any-return]
+        return await self
 
     def send(self, value: Any) -> Any:
         """With throw and close: a coroutine to asyncio, so that create_task() takes it."""
@@ -59,6 +65,7 @@ class Acquire(Claim, Generic[T]):
     def throw(self, *error: Any) -> Any:
         if self._steps is None:
             self._steps = self.__await__()
+            self._used = True  # it never began
         return self._steps.throw(*error)
 
     def close(self) -> None:
@@ -66,32 +73,27 @@ class Acquire(Claim, Generic[T]):
             self._steps.close()
         self._used = True
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
-        slot = self.slot
+    ) -> Coroutine[Any, Any, None]:
+        front, slot = self._front, self.slot
         if self.state is not ClaimState.HOLDING or slot is None:
-            return  # released or discarded inside the block
+            return front._done  # type: ignore[no-any-return]  # released inside the block
         if error is not None:
-            await self._front._leave(self, error)
-            return
-        self._front._check_loop()
-        operation = self._front._give_back(slot)
-        if not operation.done:
-            await operation
-        else:
-            operation.result()
+            return front._leave(self, error)  # type: ignore[no-any-return]
+        front._check_loop()
+        return front._return(slot)  # type: ignore[no-any-return]
 
-    def _begin(self) -> tuple[bool, Any, Any]:
+    def _begin(self, driver: object) -> tuple[bool, Any, Any]:
         """True and the resource; or False, the slot that is in hand already, and its verdict."""
         front = self._front
         self._check_unused()
         front._enter()
         self._check_unused()  # a subscriber has heard of the opening
-        self._used = True
+        self._used = driver
         core = front._core
         now = self.began = front._time()
         self.task = front._current_task()
@@ -102,7 +104,7 @@ class Acquire(Claim, Generic[T]):
             return False, slot, None
         if front._before_acquire is not None and not front._trusts(slot, now):
             try:
-                verdict = front._before_acquire(slot.resource)
+                verdict = front._call_out(front._before_acquire, slot.resource)
             except BaseException as error:
                 self._refused(slot, error)
                 return False, None, None
@@ -116,11 +118,11 @@ class Acquire(Claim, Generic[T]):
         resource = slot.resource  # a subscriber may discard it
         core.hold(self, slot, now, 0.0)
         if front._subscribers or front._hold_warning is not None:
-            front._held(self, slot)
+            front._held(self, slot)  # what it raises, __await__ sees to
         return True, resource, None
 
     def _check_unused(self) -> None:
-        if self._used:
+        if self._used is not None:
             raise RuntimeError(
                 "this acquire() was used before; call pool.acquire() for each resource"
             )
@@ -138,7 +140,8 @@ class Front(Generic[T]):
 
     __slots__ = (
         "_acquire_timeout", "_alarm_at", "_before_acquire", "_before_release", "_core",
-        "_direct_clock", "_direct_future", "_doubted", "_due_at", "_hold_warning", "_loop",
+        "_direct_clock", "_direct_future", "_doubted", "_doubtful", "_due_at", "_hold_warning",
+        "_loop",
         "_max_waiting", "_strategy", "_subscribers", "_thread", "_time", "_trust",
     )  # fmt: skip
 
@@ -162,6 +165,7 @@ class Front(Generic[T]):
         self._doubted = 0.0
         self._alarm_at = inf  # when the deadlines of the native core are looked at
         self._due_at = inf  # when maintenance looks again
+        self._doubtful = False  # a step was broken off: see steps.py
         self._max_waiting = -1  # no limit
 
     def acquire(self, timeout: float | Unset | None = UNSET) -> Acquire[T]:
@@ -181,7 +185,10 @@ class Front(Generic[T]):
 
     def try_acquire(self) -> T | None:
         """An idle resource, or a new one of a sync factory; None if that needs waiting."""
-        return self._try_acquire_slow()  # type: ignore[no-any-return,attr-defined]
+        if self._core.busy:
+            return None  # in the middle of another step: that would need waiting
+        runtime: Any = self
+        return runtime._step(runtime._try_acquire_slow)  # type: ignore[no-any-return]
 
     def release(self, resource: T) -> Any:
         """Give a resource back. Under way when this returns, and with sync hooks over; awaiting it
@@ -189,13 +196,20 @@ class Front(Generic[T]):
         """
         self._check_loop()  # type: ignore[attr-defined]
         slot = self._leased(resource, "release")  # type: ignore[attr-defined]
-        return self._completed(self._give_back(slot))  # type: ignore[attr-defined]
+        return self._completed(self._return(slot))  # type: ignore[attr-defined]
 
     def _release_clean(self, resource: T) -> Any:
         """The same, of what before_release need not look at."""
         self._check_loop()  # type: ignore[attr-defined]
         slot = self._leased(resource, "release")  # type: ignore[attr-defined]
-        return self._completed(self._give_back(slot, clean=True))  # type: ignore[attr-defined]
+        return self._completed(self._return(slot, clean=True))  # type: ignore[attr-defined]
+
+    def _return(self, slot: Slot, *, clean: bool = False) -> Any:
+        """As a step, or put off to the end of the one that is under way."""
+        runtime: Any = self
+        if self._core.busy:
+            return runtime._defer_return(slot, clean)
+        return runtime._step(self._give_back, slot, clean=clean)
 
     def _give_back(self, slot: Slot, *, clean: bool = False) -> Any:
         """The holder gives the slot back: an Operation that leads to the end."""
@@ -205,7 +219,7 @@ class Front(Generic[T]):
             runtime._returned(claim, slot)
         if self._before_release is not None and not clean:
             try:
-                verdict = self._before_release(slot.resource)
+                verdict = runtime._call_out(self._before_release, slot.resource)
             except BaseException as error:
                 return runtime._examine(slot, None, error)
             if verdict is False or is_awaitable(verdict):

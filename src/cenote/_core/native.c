@@ -4,19 +4,24 @@
  *
  * - `Core` calls nobody, as in pure.py: its functions neither run hooks nor log, and they are
  *   consistent before anything that may run other code. A Py_DECREF may run any code: references
- *   are dropped last. What may allocate (and so start the garbage collector, and so a finalizer)
- *   in the middle of a change is bracketed by `busy`.
+ *   are dropped last. What allocates an object may start the garbage collector, and so a finalizer:
+ *   nothing that was read before is believed afterwards.
+ * - Whatever is called from outside is a step (native_step.h): it holds a reference to the core, it
+ *   raises `busy`, and what finalizers, clocks and log handlers ask of the pool meanwhile is put off.
  * - `Acquire` and `Front` are the fast path of the runtime. They call sync hooks between take and
  *   hold, tell subscribers of acquired and released, and delegate whatever suspends or fails to the
  *   methods of runtime.py.
- * - Ownership: the ring owns idle slots, the table owns leased ones, the two lists own claims that
- *   wait or are granted. `prev`, `next` and `twin` are borrowed from those owners.
+ * - Ownership: the core owns all slots until they are GONE; besides, the ring owns idle slots and the
+ *   table leased ones. Two lists own the claims that wait or are granted. `prev`, `next`, `twin`,
+ *   `before` and `after` are borrowed from those owners.
  */
 
 
 /* One translation unit, so that the compiler sees the whole fast path. */
 #include "native_parts.h"
 #include "native_core.h"
+#include "native_clock.h"
+#include "native_step.h"
 #include "native_wait.h"
 #include "native_front.h"
 #include "native_capi.h"
@@ -41,6 +46,7 @@ static int
 module_exec(PyObject *module)
 {
     State *st = PyModule_GetState(module);
+    st->clock_watcher = -1;
     if (add_type(module, &st->slot_type, &slot_spec, NULL) < 0 ||
         add_type(module, &st->claim_type, &claim_spec, NULL) < 0 ||
         add_type(module, &st->core_type, &core_spec, NULL) < 0 ||
@@ -77,6 +83,8 @@ module_exec(PyObject *module)
         PyObject **place;
         const char *name;
     } names[] = {
+        {&st->s_monotonic, "monotonic"},
+        {&st->s_time, "time"},
         {&st->s_enter, "_enter"},
         {&st->s_check_loop, "_check_loop"},
         {&st->s_admit_or_raise, "_admit_or_raise"},
@@ -105,6 +113,8 @@ module_exec(PyObject *module)
         {&st->s_interrupted, "_interrupted"},
         {&st->s_done, "done"},
         {&st->s_set_result, "set_result"},
+        {&st->s_broken_off, "_broken_off"},
+        {&st->s_defer_return, "_defer_return"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
         *names[i].place = PyUnicode_InternFromString(names[i].name);
@@ -112,7 +122,7 @@ module_exec(PyObject *module)
             return -1;
         }
     }
-    return 0;
+    return load_clock(st);
 }
 
 static int
@@ -138,6 +148,7 @@ module_clear(PyObject *module)
         Py_DECREF(st->acquire_type);
     }
     st->ended = 1;
+    clock_unwatch(st);
     PyObject **first = (PyObject **)&st->slot_type;
     for (size_t i = 0; i < offsetof(State, spare) / sizeof(PyObject *); i++) {
         Py_CLEAR(first[i]);

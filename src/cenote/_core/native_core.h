@@ -32,6 +32,40 @@ core_total(Core *core)
     return core->opening + core->count + core->closing;
 }
 
+static void
+core_list(Core *core, Slot *slot)
+{
+    slot->before = NULL;
+    slot->after = (PyObject *)core->slots;
+    if (core->slots != NULL) {
+        core->slots->before = (PyObject *)slot;
+    }
+    core->slots = (Slot *)Py_NewRef(slot);
+    slot->listed = 1;
+}
+
+static void
+core_unlist(Slot *slot)
+{
+    if (!slot->listed) {
+        return;
+    }
+    slot->listed = 0;
+    if (slot->before == NULL) {
+        ((Core *)slot->owner)->slots = (Slot *)slot->after;
+    }
+    else {
+        ((Slot *)slot->before)->after = slot->after;
+    }
+    if (slot->after != NULL) {
+        ((Slot *)slot->after)->before = slot->before;
+    }
+    slot->before = slot->after = NULL;
+    Py_DECREF(slot);
+}
+
+/* The allocation may run the garbage collector, and so any code: whoever calls this looks again at
+ * what it has read before. */
 static Slot *
 core_new_slot(Core *core)
 {
@@ -52,10 +86,20 @@ core_new_slot(Core *core)
     slot->uses = 0;
     slot->probe = 0;
     slot->state = OPENING;
-    slot->fresh = 0;
+    slot->fresh = slot->told = 0;
+    core_list(core, slot);
     core->opening++;
     PyObject_GC_Track(slot);
     return slot;
+}
+
+/* A permit that is of no use: OPENING -> GONE. */
+static void
+core_fail_slot(Core *core, Slot *slot)
+{
+    slot->state = GONE;
+    core->opening--;
+    core_unlist(slot);
 }
 
 /* An idle slot, RESERVED now, or NULL without an exception. A new reference. */
@@ -124,20 +168,14 @@ core_dequeue(Core *core, Claim *claim)
     if (core_unplaced(core, claim)) {
         core->unplaced--;
     }
-    if (claim->task == NULL) {
+    if (claim->key == NULL || core->waiting_tasks == NULL) {
         return 0;
     }
-    core->busy++;
-    int result = 0;
-    PyObject *known = PyDict_GetItemWithError(core->waiting_tasks, claim->task);
+    PyObject *known = PyDict_GetItemWithError(core->waiting_tasks, claim->key);
     if (known == (PyObject *)claim) {
-        result = PyDict_DelItem(core->waiting_tasks, claim->task);
+        return PyDict_DelItem(core->waiting_tasks, claim->key);
     }
-    else if (known == NULL && PyErr_Occurred()) {
-        result = -1;
-    }
-    core->busy--;
-    return result;
+    return known == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
 /* Out of the list of granted claims, if it is there; its reference moves to the caller. */
@@ -158,10 +196,10 @@ core_wait(Core *core, Claim *claim)
         return -1;
     }
     if (claim->task != NULL) {
-        core->busy++;
-        int failed = PyDict_SetItem(core->waiting_tasks, claim->task, (PyObject *)claim);
-        core->busy--;
-        if (failed < 0) {
+        if (claim->key == NULL && (claim->key = PyLong_FromVoidPtr(claim->task)) == NULL) {
+            return -1;
+        }
+        if (PyDict_SetItem(core->waiting_tasks, claim->key, (PyObject *)claim) < 0) {
             return -1;
         }
     }
@@ -198,28 +236,31 @@ core_wait(Core *core, Claim *claim)
 static Claim *
 core_grant(Core *core)
 {
-    Claim *claim = core->waiters.first;
-    if (claim == NULL || core_refusing(core)) {
-        return NULL;
-    }
-    if (core_unplaced(core, claim) && core->probes >= core->recovering_limit) {
-        return NULL;
-    }
-    Slot *slot;
-    if (core->idle > 0) {
-        slot = core->lifo ? ring_pop_last(core) : ring_pop_first(core);
-        slot->state = RESERVED;
-    }
-    else if (core->sync_factory && core_total(core) < core->max_size) {
-        core->busy++;
-        slot = core_new_slot(core);
-        core->busy--;
-        if (slot == NULL) {
+    Slot *permit = NULL;
+    if (core->waiters.first != NULL && core->idle == 0 && core->sync_factory &&
+        core_total(core) < core->max_size && !core_refusing(core)) {
+        permit = core_new_slot(core); /* before anything else is read */
+        if (permit == NULL) {
             return NULL;
         }
     }
-    else {
+    Claim *claim = core->waiters.first;
+    if (claim == NULL || core_refusing(core) ||
+        (core_unplaced(core, claim) && core->probes >= core->recovering_limit) ||
+        (core->idle == 0 && (permit == NULL || core_total(core) > core->max_size))) {
+        if (permit != NULL) {
+            core_fail_slot(core, permit);
+            Py_DECREF(permit);
+        }
         return NULL;
+    }
+    Slot *slot = permit;
+    if (core->idle > 0) {
+        slot = core->lifo ? ring_pop_last(core) : ring_pop_first(core);
+        slot->state = RESERVED;
+        if (permit != NULL) {
+            core_fail_slot(core, permit);
+        }
     }
     int failed = core_dequeue(core, claim);
     if (core->circuit == RECOVERING && claim->probe != core->recovery) {
@@ -230,6 +271,9 @@ core_grant(Core *core)
     claim->slot = slot; /* was NULL while it waited */
     list_insert(&core->granted, claim, core->granted.last);
     Py_DECREF(claim); /* the queue's; the list has its own */
+    if (permit != slot) {
+        Py_XDECREF(permit);
+    }
     return failed < 0 ? NULL : claim;
 }
 
@@ -424,6 +468,13 @@ as_claim(Core *core, PyObject *object)
     return claim;
 }
 
+static int
+as_seconds(PyObject *object, double *seconds)
+{
+    *seconds = PyFloat_AsDouble(object);
+    return *seconds == -1.0 && PyErr_Occurred() ? -1 : 0;
+}
+
 static PyObject *
 done_or_error(int result)
 {
@@ -467,7 +518,13 @@ Core_permit_for_pool(Core *core, PyObject *Py_UNUSED(ignored))
     if (core_total(core) >= core->max_size) {
         Py_RETURN_NONE;
     }
-    return (PyObject *)core_new_slot(core);
+    Slot *slot = core_new_slot(core);
+    if (slot != NULL && core_total(core) > core->max_size) { /* somebody was faster meanwhile */
+        core_fail_slot(core, slot);
+        Py_DECREF(slot);
+        Py_RETURN_NONE;
+    }
+    return (PyObject *)slot;
 }
 
 static PyObject *
@@ -484,8 +541,8 @@ Core_open_slot(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
     NARGS(2, 3, "open_slot");
     Slot *slot = as_slot(core, args[0]);
-    double expires_at = nargs == 3 ? PyFloat_AsDouble(args[2]) : Py_HUGE_VAL;
-    if (slot == NULL || (expires_at == -1.0 && PyErr_Occurred()) ||
+    double expires_at = Py_HUGE_VAL;
+    if (slot == NULL || (nargs == 3 && as_seconds(args[2], &expires_at) < 0) ||
         check_slot(slot, OPENING, "open") < 0) {
         return NULL;
     }
@@ -505,17 +562,16 @@ Core_fail_slot(Core *core, PyObject *object)
     if (slot == NULL || check_slot(slot, OPENING, "fail") < 0) {
         return NULL;
     }
-    slot->state = GONE;
-    core->opening--;
+    core_fail_slot(core, slot);
     Py_RETURN_NONE;
 }
 
 static PyObject *
 put(Core *core, PyObject *const *args, int looked_at)
 {
+    double now;
     Slot *slot = as_slot(core, args[0]);
-    double now = PyFloat_AsDouble(args[1]);
-    if (slot == NULL || (now == -1.0 && PyErr_Occurred())) {
+    if (slot == NULL || as_seconds(args[1], &now) < 0) {
         return NULL;
     }
     const char *reason;
@@ -569,9 +625,9 @@ static PyObject *
 Core_unfit(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
     NARGS(2, 2, "unfit");
+    double now;
     Slot *slot = as_slot(core, args[0]);
-    double now = PyFloat_AsDouble(args[1]);
-    if (slot == NULL || (now == -1.0 && PyErr_Occurred())) {
+    if (slot == NULL || as_seconds(args[1], &now) < 0) {
         return NULL;
     }
     const char *reason = core_unfit(core, slot, now);
@@ -601,6 +657,7 @@ Core_finish(Core *core, PyObject *object)
     }
     slot->state = GONE;
     core->closing--;
+    core_unlist(slot);
     Py_CLEAR(slot->resource);
     Py_RETURN_NONE;
 }
@@ -643,8 +700,8 @@ Core_reserve(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
     NARGS(2, 2, "reserve");
     Claim *claim = as_claim(core, args[0]);
-    Slot *slot = as_slot(core, args[1]);
-    if (claim == NULL || slot == NULL || check_claim(claim, ASKING, ASKING, "grant") < 0) {
+    Slot *slot = claim == NULL ? NULL : as_slot(core, args[1]);
+    if (slot == NULL || check_claim(claim, ASKING, ASKING, "grant") < 0) {
         return NULL;
     }
     claim->state = GRANTED;
@@ -689,11 +746,11 @@ static PyObject *
 Core_hold(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
     NARGS(3, 4, "hold");
+    double now, waited = 0.0;
     Claim *claim = as_claim(core, args[0]);
-    Slot *slot = as_slot(core, args[1]);
-    double now = PyFloat_AsDouble(args[2]);
-    double waited = nargs == 4 ? PyFloat_AsDouble(args[3]) : 0.0;
-    if (claim == NULL || slot == NULL || PyErr_Occurred()) {
+    Slot *slot = claim == NULL ? NULL : as_slot(core, args[1]);
+    if (slot == NULL || as_seconds(args[2], &now) < 0 ||
+        (nargs == 4 && as_seconds(args[3], &waited) < 0)) {
         return NULL;
     }
     return done_or_error(core_hold(core, claim, slot, now, waited));
@@ -703,9 +760,9 @@ static PyObject *
 Core_reclaim(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
     NARGS(1, 2, "reclaim");
+    double now = 0.0;
     Slot *slot = as_slot(core, args[0]);
-    double now = nargs == 2 ? PyFloat_AsDouble(args[1]) : 0.0;
-    if (slot == NULL || PyErr_Occurred()) {
+    if (slot == NULL || (nargs == 2 && as_seconds(args[1], &now) < 0)) {
         return NULL;
     }
     return (PyObject *)core_reclaim(core, slot, now);
@@ -824,6 +881,45 @@ Core_idle_slots(Core *core, PyObject *Py_UNUSED(ignored))
     return found;
 }
 
+/* Every slot that is neither idle nor leased nor gone. */
+static PyObject *
+Core_in_hand(Core *core, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *found = PyList_New(0);
+    for (Slot *slot = core->slots; found != NULL && slot != NULL; slot = (Slot *)slot->after) {
+        if ((slot->state == OPENING || slot->state == RESERVED || slot->state == CLOSING) &&
+            PyList_Append(found, (PyObject *)slot) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    return found;
+}
+
+/* How many places of the present recovery are taken, counted anew. */
+static PyObject *
+Core_recount_places(Core *core, PyObject *Py_UNUSED(ignored))
+{
+    long long probes = 0;
+    if (core->circuit == RECOVERING) {
+        for (Claim *claim = core->granted.first; claim != NULL; claim = claim->next) {
+            probes += claim->probe == core->recovery;
+        }
+        for (Claim *claim = core->waiters.first; claim != NULL; claim = claim->next) {
+            probes += claim->probe == core->recovery;
+        }
+        for (Slot *slot = core->slots; slot != NULL; slot = (Slot *)slot->after) {
+            if (slot->state == LEASED) {
+                probes += slot->lease != NULL && slot->lease->probe == core->recovery;
+            }
+            else {
+                probes += slot->probe == core->recovery;
+            }
+        }
+    }
+    core->probes = probes;
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 Core_circle(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -840,8 +936,11 @@ Core_circle(Core *core, PyObject *const *args, Py_ssize_t nargs)
             Claim *lease = slot->lease;
             int stuck = lease != NULL && lease->in_block && lease->task != NULL;
             if (stuck && lease->task != claim->task) {
-                Claim *waiter =
-                    (Claim *)PyDict_GetItemWithError(core->waiting_tasks, lease->task);
+                PyObject *key = PyLong_FromVoidPtr(lease->task);
+                Claim *waiter = key == NULL ? NULL
+                                            : (Claim *)PyDict_GetItemWithError(
+                                                  core->waiting_tasks, key);
+                Py_XDECREF(key);
                 if (waiter == NULL && PyErr_Occurred()) {
                     Py_DECREF(leases);
                     return NULL;
@@ -993,6 +1092,8 @@ static PyMethodDef core_methods[] = {
     {"handed", (PyCFunction)Core_handed, METH_NOARGS, NULL},
     {"pending", (PyCFunction)Core_pending, METH_NOARGS, NULL},
     {"idle_slots", (PyCFunction)Core_idle_slots, METH_NOARGS, NULL},
+    {"in_hand", (PyCFunction)Core_in_hand, METH_NOARGS, NULL},
+    {"recount_places", (PyCFunction)Core_recount_places, METH_NOARGS, NULL},
     {"circle", (PyCFunction)(void (*)(void))Core_circle, METH_FASTCALL, NULL},
     {"demand", (PyCFunction)Core_demand, METH_NOARGS, NULL},
     {"shortage", (PyCFunction)Core_shortage, METH_NOARGS, NULL},
@@ -1134,6 +1235,9 @@ Core_traverse(Core *core, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(core));
     Py_VISIT(core->waiting_tasks);
+    for (Slot *slot = core->slots; slot != NULL; slot = (Slot *)slot->after) {
+        Py_VISIT(slot);
+    }
     for (Py_ssize_t i = 0; i < core->idle; i++) {
         Py_VISIT(ring_at(core, i));
     }
@@ -1186,6 +1290,9 @@ Core_clear(Core *core)
     PyMem_Free(table);
     clear_list(&core->waiters);
     clear_list(&core->granted);
+    while (core->slots != NULL) {
+        core_unlist(core->slots);
+    }
     return 0;
 }
 
@@ -1242,6 +1349,7 @@ static PyMemberDef slot_members[] = {
     {"uses", T_LONGLONG, offsetof(Slot, uses), READONLY, NULL},
     {"probe", T_LONGLONG, offsetof(Slot, probe), READONLY, NULL},
     {"fresh", T_BOOL, offsetof(Slot, fresh), 0, NULL},
+    {"told", T_BOOL, offsetof(Slot, told), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -1342,6 +1450,7 @@ Claim_set_task(Claim *claim, PyObject *value, void *Py_UNUSED(closure))
         PyErr_SetString(PyExc_AttributeError, "the task of a claim that waits is fixed");
         return -1;
     }
+    Py_CLEAR(claim->key);
     Py_XSETREF(claim->task, value == Py_None ? NULL : Py_XNewRef(value));
     return 0;
 }
@@ -1426,7 +1535,8 @@ static PyMemberDef claim_members[] = {
     {"since", T_DOUBLE, offsetof(Claim, since), 0, NULL},
     {"probe", T_LONGLONG, offsetof(Claim, probe), 0, NULL},
     {"turn", T_LONGLONG, offsetof(Claim, turn), READONLY, NULL},
-    {"failures", T_LONGLONG, offsetof(Claim, failures), READONLY, NULL},
+    {"failures", T_LONGLONG, offsetof(Claim, failures), 0, NULL},
+    {"over", T_BOOL, offsetof(Claim, over), 0, NULL},
     {"number", T_LONGLONG, offsetof(Claim, number), READONLY, NULL},
     {"before", T_LONGLONG, offsetof(Claim, before), 0, NULL},
     {"instruction", T_INT, offsetof(Claim, instruction), 0, NULL},
@@ -1442,7 +1552,7 @@ claim_start(Claim *claim, State *st)
     claim->owner = NULL;
     claim->slot = NULL;
     claim->prev = claim->next = NULL;
-    claim->error = claim->task = claim->code = claim->reason = claim->waiting = NULL;
+    claim->error = claim->task = claim->code = claim->reason = claim->waiting = claim->key = NULL;
     claim->front = claim->result = claim->steps = NULL;
     claim->deadline = claim->timeout = Py_NAN;
     claim->began = claim->since = 0.0;
@@ -1450,6 +1560,7 @@ claim_start(Claim *claim, State *st)
     claim->instruction = 0;
     claim->state = ASKING;
     claim->in_block = claim->warned = claim->used = claim->must_wait = claim->plain = 0;
+    claim->over = 0;
     claim->future = claim->pause = NULL;
     claim->place = 0;
     claim->failures = 0;
@@ -1498,6 +1609,7 @@ Claim_clear(Claim *claim)
     Py_CLEAR(claim->pause);
     Py_CLEAR(claim->slot);
     Py_CLEAR(claim->error);
+    Py_CLEAR(claim->key);
     Py_CLEAR(claim->task);
     Py_CLEAR(claim->code);
     Py_CLEAR(claim->reason);

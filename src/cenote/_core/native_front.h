@@ -2,27 +2,10 @@
 
 /* -- the fast path --------------------------------------------------------------------------- */
 
-static PyObject *front_give_back(Front *front, Slot *slot, int clean);
+static PyObject *front_return(Front *front, Slot *slot, int clean);
 
 typedef struct Watcher Watcher; /* a listener or a strategy in C: see native_capi.h */
 static PyObject *Watcher_report_success(Watcher *self, PyObject *pool);
-
-static double
-front_now(Front *front)
-{
-    if (front->direct_clock) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-    }
-    PyObject *now = PyObject_CallNoArgs(front->time);
-    if (now == NULL) {
-        return -1.0;
-    }
-    double result = PyFloat_AsDouble(now);
-    Py_DECREF(now);
-    return result;
-}
 
 /* What asyncio's own table says about the pool's loop: a borrowed reference, or NULL. */
 static PyObject *
@@ -174,12 +157,13 @@ check_call(Check *check, PyObject *resource)
 
 /* Calls a sync hook, or the sync part of an async one. */
 static PyObject *
-ask(State *st, PyObject *hook, PyObject *resource)
+ask(Core *core, PyObject *hook, PyObject *resource)
 {
-    if (Py_IS_TYPE(hook, st->check_type)) {
-        return check_call((Check *)hook, resource);
-    }
-    return PyObject_CallOneArg(hook, resource);
+    int busy = step_pause(core);
+    PyObject *answer = Py_IS_TYPE(hook, core->st->check_type) ? check_call((Check *)hook, resource)
+                                                              : PyObject_CallOneArg(hook, resource);
+    step_resume(core, busy);
+    return answer;
 }
 
 /* Wakes the task of a claim that was granted something. */
@@ -333,18 +317,22 @@ new_event(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, do
     if (st->event_type == NULL && load_event(st) < 0) {
         return NULL;
     }
+    PyObject *name = name_of_task(st, claim->task); /* first: no call with an exception set */
+    if (name == NULL) {
+        return NULL;
+    }
     PyObject *fields[EVENT_FIELDS] = {
         Py_NewRef(kind),
         Py_NewRef(front),
         PyFloat_FromDouble(now),
         newref_or_none(slot->resource),
-        name_of_task(st, claim->task),
+        name,
         PyFloat_FromDouble(duration),
         Py_NewRef(Py_None),
         Py_NewRef(Py_None),
     };
     PyObject *event = NULL;
-    if (fields[2] != NULL && fields[4] != NULL && fields[5] != NULL) {
+    if (fields[2] != NULL && fields[5] != NULL) {
         event = st->spare_event;
         st->spare_event = NULL;
         if (event != NULL && Py_REFCNT(event) > 1) { /* somebody has found it by way of gc */
@@ -394,6 +382,7 @@ front_tell(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, d
         return -1;
     }
     PyObject *subscribers = Py_NewRef(front->subscribers); /* one may unsubscribe */
+    Core *core = (Core *)Py_NewRef(front->core);
     int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(subscribers); i++) {
         PyObject *subscription = PyTuple_GET_ITEM(subscribers, i);
@@ -403,7 +392,9 @@ front_tell(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, d
         if (callback == NULL) { /* nothing that subscribe() has made: it says what is wrong */
             callback = PyObject_GetAttrString(subscription, "callback");
         }
+        int busy = step_pause(core);
         PyObject *result = callback == NULL ? NULL : PyObject_CallOneArg(callback, event);
+        step_resume(core, busy);
         Py_XDECREF(callback);
         Py_XDECREF(result);
         if (result == NULL) {
@@ -413,6 +404,7 @@ front_tell(Front *front, PyObject *kind, Claim *claim, Slot *slot, double now, d
         }
     }
     Py_DECREF(subscribers);
+    Py_DECREF(core);
     drop_event(st, event);
     return failed ? -1 : 0;
 }
@@ -476,6 +468,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         }
     }
     claim->used = 1;
+    Py_CLEAR(claim->key);
     Py_XSETREF(claim->task, task);
     double now = front_now(front);
     if (now == -1.0 && PyErr_Occurred()) {
@@ -500,7 +493,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         return 0;
     }
     if (front->before_acquire != Py_None && !trusts(front, slot, now)) {
-        PyObject *answer = ask(st, front->before_acquire, slot->resource);
+        PyObject *answer = ask(core, front->before_acquire, slot->resource);
         if (answer == NULL || answer == Py_False) {
             /* Logged, reported and destroyed there; raises what is no Exception. */
             PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
@@ -530,16 +523,15 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
     Py_DECREF(slot);
     if (failed) {
         Py_CLEAR(claim->result);
+        lose_hold(core, claim);
         return -1;
     }
     return 1;
 }
 
-static PyObject *steps_new(Claim *claim);
-
-/* `wrapped`: whoever waits gets an iterator whose end is noticed. */
+/* The claim itself, with the resource or with the order to wait; or what waiting.py does. */
 static inline PyObject *
-acquire_start(Claim *claim, int wrapped)
+acquire_start(Claim *claim)
 {
     Slot *slot = NULL;
     PyObject *verdict = NULL;
@@ -555,7 +547,7 @@ acquire_start(Claim *claim, int wrapped)
     }
     if (slot == NULL && can_wait((Front *)claim->front, claim)) {
         claim->must_wait = 1;
-        return wrapped ? steps_new(claim) : Py_NewRef(claim);
+        return Py_NewRef(claim);
     }
     State *st = claim->st;
     PyObject *coroutine = PyObject_CallMethodObjArgs(
@@ -571,10 +563,16 @@ acquire_start(Claim *claim, int wrapped)
     return iterator;
 }
 
+/* For the interpreter, which drives what it gets to the end or closes it: nothing happens before the
+ * first step. Whoever calls __await__() gets Steps. */
 static PyObject *
 acquire_await(Claim *claim)
 {
-    return acquire_start(claim, 1);
+    if (claim->used) {
+        used_before();
+        return NULL;
+    }
+    return Py_NewRef(claim);
 }
 
 /* The resource is what the awaiting expression gives. */
@@ -631,12 +629,12 @@ slot_stop(Slot *slot, PyObject *result)
 }
 
 /* The one step of an acquire that was ready at once; or all of them, if it has to wait. */
-static PyObject *
-acquire_step(Claim *claim, int by_interpreter)
+static inline PyObject *
+acquire_go_on(Claim *claim, Core *core, int by_interpreter)
 {
     PyObject *result = claim->result;
     if (result == NULL && claim->steps == NULL && claim->pause == NULL && !claim->must_wait) {
-        PyObject *steps = acquire_start(claim, 0);
+        PyObject *steps = acquire_start(claim);
         if (steps == NULL) {
             return NULL;
         }
@@ -673,11 +671,50 @@ acquire_step(Claim *claim, int by_interpreter)
     if (result != NULL) {
         claim->result = NULL;
         if (by_interpreter && claim->slot != NULL) {
-            return slot_stop(claim->slot, result);
+            slot_stop(claim->slot, result);
         }
-        return stop_with(result);
+        else {
+            stop_with(result);
+        }
+        if (PyErr_Occurred() != PyExc_StopIteration) { /* there was no memory for one */
+            lose_hold(core, claim);
+        }
+        return NULL;
     }
     return Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+}
+
+/* It ends without a resource, by an exception. */
+static void
+acquire_failed(Claim *claim, Front *front, Core *core)
+{
+    if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_StopIteration)) {
+        return;
+    }
+    if (claim->steps == NULL && (claim->state == WAITING || claim->state == GRANTED)) {
+        claim->over = front->doubtful = 1;
+    }
+    front_broken_off(front, core);
+}
+
+static PyObject *
+acquire_step(Claim *claim, int by_interpreter)
+{
+    Front *front = (Front *)claim->front;
+    if (front == NULL || front->core == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this pool was garbage-collected");
+        return NULL;
+    }
+    if (front->core->busy) {
+        Py_RETURN_NONE; /* in the middle of another step: the task comes back in the next turn */
+    }
+    Core *core = step_begin(front);
+    PyObject *step = acquire_go_on(claim, core, by_interpreter);
+    if (step == NULL && claim->state != HOLDING) {
+        acquire_failed(claim, front, core);
+    }
+    step_end(front, core, 0);
+    return step;
 }
 
 static PyObject *
@@ -685,6 +722,8 @@ acquire_next(Claim *claim)
 {
     return acquire_step(claim, 1);
 }
+
+static PyObject *steps_new(Claim *claim);
 
 /* With throw and close: a coroutine to asyncio, so that create_task() takes it. */
 static PyObject *
@@ -709,7 +748,7 @@ acquire_undo(Claim *claim)
         return 0;
     }
     Slot *slot = (Slot *)Py_NewRef(claim->slot);
-    PyObject *result = front_give_back((Front *)claim->front, slot, 0);
+    PyObject *result = front_return((Front *)claim->front, slot, 0);
     Py_DECREF(slot);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
@@ -775,6 +814,12 @@ Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
+Acquire_await(Claim *claim, PyObject *Py_UNUSED(ignored))
+{
+    return steps_new(claim);
+}
+
+static PyObject *
 Acquire_aenter(Claim *claim, PyObject *Py_UNUSED(ignored))
 {
     claim->in_block = 1;
@@ -801,7 +846,9 @@ front_report_success(Front *front, long long probe)
         return 0;
     }
     PyObject *strategy = Py_NewRef(front->strategy); /* it may be replaced meanwhile */
+    int busy = step_pause(core);
     result = Watcher_report_success((Watcher *)strategy, (PyObject *)front);
+    step_resume(core, busy);
     Py_DECREF(strategy);
     Py_XDECREF(result);
     if (result != NULL) {
@@ -835,7 +882,7 @@ front_give_back(Front *front, Slot *slot, int clean)
     }
     Py_DECREF(claim);
     if (!clean && front->before_release != Py_None) {
-        PyObject *answer = ask(st, front->before_release, slot->resource);
+        PyObject *answer = ask(core, front->before_release, slot->resource);
         if (answer == NULL || answer == Py_False || is_awaitable(answer)) {
             PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
             result = PyObject_CallMethodObjArgs(self, st->s_examine, slot,
@@ -887,6 +934,20 @@ front_check_loop(Front *front)
     return result == NULL ? -1 : 0;
 }
 
+/* The same as a step, or put off to the end of the one that is under way. */
+static PyObject *
+front_return(Front *front, Slot *slot, int clean)
+{
+    if (front->core->busy) {
+        return PyObject_CallMethodObjArgs((PyObject *)front, front->core->st->s_defer_return, slot,
+                                          clean ? Py_True : Py_False, NULL);
+    }
+    Core *core = step_begin(front);
+    PyObject *result = front_give_back(front, slot, clean);
+    step_end(front, core, result == NULL);
+    return result;
+}
+
 static PyObject *
 Acquire_aexit(Claim *claim, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -903,12 +964,13 @@ Acquire_aexit(Claim *claim, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Slot *slot = (Slot *)Py_NewRef(claim->slot);
-    PyObject *result = front_give_back(front, slot, 0);
+    PyObject *result = front_return(front, slot, 0);
     Py_DECREF(slot);
     return result;
 }
 
 static PyMethodDef acquire_methods[] = {
+    {"__await__", (PyCFunction)Acquire_await, METH_NOARGS | METH_COEXIST, NULL},
     {"__aenter__", (PyCFunction)Acquire_aenter, METH_NOARGS, NULL},
     {"__aexit__", (PyCFunction)(void (*)(void))Acquire_aexit, METH_FASTCALL, NULL},
     {"send", (PyCFunction)Acquire_send, METH_O, NULL},
@@ -945,6 +1007,8 @@ static PyType_Spec acquire_spec = {
 typedef struct {
     PyObject_HEAD
     Claim *claim;
+    char began; /* it is this one that drives the claim */
+    char ended; /* as a generator does, it gives nothing any more */
 } Steps;
 
 static PyObject *
@@ -953,6 +1017,7 @@ steps_new(Claim *claim)
     Steps *steps = PyObject_GC_New(Steps, claim->st->steps_type);
     if (steps != NULL) {
         steps->claim = (Claim *)Py_NewRef(claim);
+        steps->began = steps->ended = 0;
         PyObject_GC_Track(steps);
     }
     return (PyObject *)steps;
@@ -969,34 +1034,71 @@ steps_ready(Steps *steps)
 }
 
 static PyObject *
-steps_next(Steps *steps)
+steps_go_on(Steps *steps, int by_interpreter)
 {
-    return steps_ready(steps) < 0 ? NULL : acquire_step(steps->claim, 1);
+    if (steps->ended || steps_ready(steps) < 0) {
+        return NULL;
+    }
+    char used = steps->claim->used;
+    if (used && !steps->began) {
+        steps->ended = 1;
+        used_before();
+        return NULL;
+    }
+    PyObject *step = acquire_step(steps->claim, by_interpreter);
+    steps->began |= !used && steps->claim->used;
+    steps->ended = step == NULL;
+    return step;
 }
 
 static PyObject *
-Steps_send(Steps *steps, PyObject *value)
+steps_next(Steps *steps)
 {
-    return steps_ready(steps) < 0 ? NULL : Acquire_send(steps->claim, value);
+    return steps_go_on(steps, 1);
+}
+
+static PyObject *
+Steps_send(Steps *steps, PyObject *Py_UNUSED(value))
+{
+    PyObject *step = steps_go_on(steps, 0);
+    if (step == NULL && !PyErr_Occurred()) {
+        PyErr_SetNone(PyExc_StopIteration);
+    }
+    return step;
 }
 
 static PyObject *
 Steps_throw(Steps *steps, PyObject *args)
 {
-    return steps_ready(steps) < 0 ? NULL : Acquire_throw(steps->claim, args);
+    if (steps_ready(steps) < 0) {
+        return NULL;
+    }
+    if (steps->ended || !steps->began) { /* as into a generator that has not begun, or is over */
+        steps->ended = 1;
+        raise_thrown(args);
+        return NULL;
+    }
+    PyObject *step = Acquire_throw(steps->claim, args);
+    steps->ended = step == NULL;
+    return step;
 }
 
 static PyObject *
 Steps_close(Steps *steps, PyObject *ignored)
 {
-    return steps_ready(steps) < 0 ? NULL : Acquire_close(steps->claim, ignored);
+    if (steps_ready(steps) < 0) {
+        return NULL;
+    }
+    char driven = steps->began && !steps->ended;
+    steps->ended = 1;
+    return driven ? Acquire_close(steps->claim, ignored) : Py_NewRef(Py_None);
 }
 
 static void
 steps_finalize(Steps *steps)
 {
     Claim *claim = steps->claim;
-    if (claim == NULL || (claim->pause == NULL && claim->steps == NULL) ||
+    if (claim == NULL || !steps->began || (claim->pause == NULL && claim->steps == NULL) ||
         (claim->state != ASKING && claim->state != WAITING && claim->state != GRANTED)) {
         return; /* it was driven to its end */
     }
@@ -1228,12 +1330,8 @@ Front_acquire(Front *front, PyObject *const *args, Py_ssize_t nargs, PyObject *n
 }
 
 static PyObject *
-Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
+try_acquire(Front *front, Core *core)
 {
-    if (front_ready(front) < 0) {
-        return NULL;
-    }
-    Core *core = front->core;
     PyObject *self = (PyObject *)front;
     PyObject *task = NULL;
     if (core->phase == OPEN && core->circuit == ACTIVE && core->idle > core->waiters.length &&
@@ -1250,12 +1348,7 @@ Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
         return PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
     }
     double now = front_now(front);
-    if ((now == -1.0 && PyErr_Occurred()) ||
-        ring_at(core, core->lifo ? core->idle - 1 : 0)->expires_at <= now) {
-        Py_DECREF(task);
-        return PyErr_Occurred() ? NULL : PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
-    }
-    Claim *claim = acquire_new(front);
+    Claim *claim = now == -1.0 && PyErr_Occurred() ? NULL : acquire_new(front);
     if (claim == NULL) {
         Py_DECREF(task);
         return NULL;
@@ -1265,14 +1358,19 @@ Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
     claim->began = now;
     PyObject *resource = NULL;
     if (claim_note_caller(claim) == 0) {
-        Slot *slot = core_take(core, Py_HUGE_VAL);
-        if (slot == NULL) { /* the collector ran in between */
+        /* The clock and the collector may have run any code in between. */
+        Slot *slot = NULL;
+        if (core->idle > 0 && core->phase == OPEN && core->circuit == ACTIVE &&
+            ring_at(core, core->lifo ? core->idle - 1 : 0)->expires_at > now) {
+            slot = core_take(core, Py_HUGE_VAL);
+        }
+        if (slot == NULL) {
             resource = PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
         }
         else {
             PyObject *answer = front->before_acquire == Py_None
                                    ? Py_NewRef(Py_True)
-                                   : ask(core->st, front->before_acquire, slot->resource);
+                                   : ask(core, front->before_acquire, slot->resource);
             if (answer == Py_True && core->phase == CLOSED) { /* by the hook */
                 PyObject *settled = PyObject_CallMethodOneArg(self, core->st->s_settle,
                                                               (PyObject *)slot);
@@ -1303,6 +1401,21 @@ Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
+Front_try_acquire(Front *front, PyObject *Py_UNUSED(ignored))
+{
+    if (front_ready(front) < 0) {
+        return NULL;
+    }
+    if (front->core->busy) {
+        Py_RETURN_NONE; /* in the middle of another step: that would need waiting */
+    }
+    Core *core = step_begin(front);
+    PyObject *resource = try_acquire(front, core);
+    step_end(front, core, resource == NULL);
+    return resource;
+}
+
+static PyObject *
 front_release(Front *front, PyObject *resource, int clean)
 {
     if (front_ready(front) < 0 || front_check_loop(front) < 0) {
@@ -1324,7 +1437,7 @@ front_release(Front *front, PyObject *resource, int clean)
     else {
         Py_INCREF(slot);
     }
-    PyObject *result = front_give_back(front, slot, clean);
+    PyObject *result = front_return(front, slot, clean);
     Py_DECREF(slot);
     if (result == NULL || result == st->done) {
         return result;
@@ -1354,7 +1467,9 @@ Front_give_back(Front *front, PyObject *object)
         return NULL;
     }
     Py_INCREF(slot);
+    Core *core = step_begin(front);
     PyObject *result = front_give_back(front, slot, 0);
+    step_end(front, core, result == NULL);
     Py_DECREF(slot);
     return result;
 }
@@ -1491,6 +1606,7 @@ static PyMemberDef front_members[] = {
     {"_thread", T_ULONG, offsetof(Front, thread), 0, NULL},
     {"_direct_clock", T_BOOL, offsetof(Front, direct_clock), 0, NULL},
     {"_direct_future", T_BOOL, offsetof(Front, direct_future), 0, NULL},
+    {"_doubtful", T_BOOL, offsetof(Front, doubtful), 0, NULL},
     {"_trust", T_DOUBLE, offsetof(Front, trust), 0, NULL},
     {"_doubted", T_DOUBLE, offsetof(Front, doubted), 0, NULL},
     {"_alarm_at", T_DOUBLE, offsetof(Front, alarm), 0, NULL},

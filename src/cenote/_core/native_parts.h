@@ -35,6 +35,7 @@ typedef struct {
     PyObject *stop;     /* the StopIteration that hands the resource over, or NULL: see slot_stop */
     Claim *lease;       /* owned; who holds it, while LEASED */
     PyObject *twin;     /* borrowed Slot: next older leased slot with the identical resource */
+    PyObject *before, *after; /* borrowed Slots: its neighbours in the list of the core */
     double expires_at;
     double idle_since;
     long long idle_order;
@@ -43,6 +44,8 @@ typedef struct {
     long long probe;
     int state;
     char fresh;
+    char told; /* its destructor is being called, or was */
+    char listed; /* in the list of the core */
 } Slot;
 
 struct Claim {
@@ -52,12 +55,14 @@ struct Claim {
     Slot *slot; /* owned; granted and not yet used, or held */
     Claim *prev, *next; /* borrowed; in the list of waiters or of granted claims */
     PyObject *error, *task, *code, *reason, *waiting;
+    PyObject *key; /* of its task among those that wait: an int, since a task may have any hash */
     double deadline; /* NaN: for ever */
     double began, since;
     long long probe, turn, before, number;
     int instruction;
     int state;
     char in_block, warned, used;
+    char over; /* what drove it has ended by an exception: see tidying.py */
     /* Of Acquire only; a mere claim leaves them NULL. */
     PyObject *front;  /* owned */
     PyObject *result; /* the resource, between __await__ and the step that returns it */
@@ -85,8 +90,9 @@ typedef struct {
     /* leased slots by identity of their resource: open addressing, newest of the twins */
     Slot **table;
     Py_ssize_t used, mask;
+    Slot *slots; /* a list that owns all that are not GONE: nothing is lost with a reference */
     List waiters, granted;
-    PyObject *waiting_tasks; /* dict: task -> claim */
+    PyObject *waiting_tasks; /* dict: address of a task -> claim */
     double max_idle;         /* NaN: none */
     double wait_time, max_wait_time, hold_time, max_hold_time;
     long long min_size, max_size, max_uses; /* max_uses 0: no limit */
@@ -94,7 +100,8 @@ typedef struct {
     long long acquired, released;
     long long recovering_limit, recovery, probes, unplaced;
     long long generation, turns, idle_orders;
-    int phase, circuit, busy;
+    int phase, circuit;
+    int busy; /* depth of the steps under way; 0 while a hook runs: see Bound._step() */
     char lifo, sync_factory;
 } Core;
 
@@ -112,6 +119,7 @@ typedef struct {
     unsigned long thread;
     char direct_clock;  /* the loop's time is the monotonic clock */
     char direct_future; /* the loop's futures are asyncio's */
+    char doubtful;      /* a step was broken off: see Bound._broken_off() */
 } Front;
 
 /* A hook in C: the fast path calls its function, Python calls the object. */
@@ -138,17 +146,23 @@ struct State {
     PyObject *future, *loop_only; /* asyncio.Future, and the names of its arguments */
     PyObject *unset, *check_timeout, *caller, *internal;
     PyObject *last_code; /* the last caller that was found to be outside */
+    PyObject *time_module, *time_dict, *monotonic, *loops_dict; /* see native_clock.h */
+    PyObject *s_monotonic, *s_time;
     PyTypeObject *event_type, *subscription_type; /* of observe, from the first event on */
     PyObject *spare_event; /* nobody has kept it, and its fields are empty */
     PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
         *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
         *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released,
         *s_get_name, *s_contain, *s_check_circle, *s_set_alarm, *s_factory_failures,
-        *s_create_future, *s_interrupted, *s_done, *s_set_result;
+        *s_create_future, *s_interrupted, *s_done, *s_set_result, *s_broken_off, *s_defer_return;
     Claim *spare[SPARE];
     int spares;
     int ended; /* the module is being cleared: nothing is kept any more */
     Py_ssize_t event_offsets[EVENT_FIELDS], callback_offset;
+    uint64_t time_version, loops_version; /* of the dicts when they were looked at, before 3.12 */
+    unsigned long clock_changes;          /* the same, from 3.12 on */
+    int clock_watcher;
+    char clock_real; /* what was seen then */
 };
 
 /* -- small things ---------------------------------------------------------------------------- */

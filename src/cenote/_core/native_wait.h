@@ -2,8 +2,7 @@
  * Python. Whatever is not ordinary (a slot to be made, a hook that is async or says no) is handed
  * over to waiting.py in the middle. */
 
-static double front_now(Front *front);
-static PyObject *ask(State *st, PyObject *hook, PyObject *resource);
+static PyObject *ask(Core *core, PyObject *hook, PyObject *resource);
 static int is_awaitable(PyObject *object);
 static PyObject *fetch_error(void);
 static int front_report_hold(Front *front, Claim *claim, Slot *slot, double now, double waited);
@@ -205,6 +204,8 @@ wait_begin(Claim *claim)
                            ? PyObject_Vectorcall(st->future, &front->loop, 0, st->loop_only)
                            : PyObject_CallMethodNoArgs(front->loop, st->s_create_future);
     PyObject *pause = future == NULL ? NULL : iterate(future);
+    /* From the last look on nothing runs other code, core_wait() included: a place in the heap that is
+     * reserved here is still there when the claim takes it. */
     if (pause == NULL || !can_wait(front, claim) || deadline_reserve(front) < 0 ||
         core_wait(front->core, claim) < 0) {
         Py_XDECREF(future);
@@ -239,6 +240,7 @@ wait_interrupted(Claim *claim)
     PyObject *result = PyObject_CallMethodObjArgs(claim->front, claim->st->s_interrupted, claim,
                                                   finalizing ? Py_True : Py_False, NULL);
     if (result == NULL) {
+        claim->over = ((Front *)claim->front)->doubtful = 1; /* the next step sees to it */
         Py_XDECREF(type);
         Py_XDECREF(error);
         Py_XDECREF(traceback);
@@ -279,7 +281,11 @@ wait_step(Claim *claim)
     }
     if (PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_StopIteration)) {
-            return wait_interrupted(claim);
+            Core *stepping = ((Front *)claim->front)->core;
+            int busy = step_pause(stepping); /* it is this step that is interrupted */
+            wait_interrupted(claim);
+            step_resume(stepping, busy);
+            return NULL;
         }
         PyErr_Clear();
     }
@@ -310,7 +316,7 @@ wait_step(Claim *claim)
             return wait_slowly(claim, slot, NULL);
         }
         if (front->before_acquire != Py_None && !trusts(front, slot, now)) {
-            PyObject *answer = ask(claim->st, front->before_acquire, slot->resource);
+            PyObject *answer = ask(core, front->before_acquire, slot->resource);
             if (answer == NULL) {
                 return wait_slowly(claim, slot, fetch_error());
             }
@@ -335,6 +341,7 @@ wait_step(Claim *claim)
     claim->result = Py_NewRef(slot->resource); /* a subscriber may discard it */
     if (front_report_hold(front, claim, slot, now, waited) < 0) {
         Py_CLEAR(claim->result);
+        lose_hold(core, claim);
     }
     Py_DECREF(slot);
     return NULL;

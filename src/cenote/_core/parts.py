@@ -22,6 +22,7 @@ class Slot:
         "probe",
         "resource",
         "state",
+        "told",
         "twin",
         "uses",
     )
@@ -36,6 +37,7 @@ class Slot:
         self.uses = 0  # how often it was handed out
         self.fresh = False  # just made, and not idle since: before_acquire does not look at it
         self.probe = 0  # recovery in which it was handed out; 0: outside of any
+        self.told = False  # its destructor is being called, or was
         self.lease: Claim | None = None  # who holds it, while LEASED
         self.twin: Slot | None = None  # next older leased slot with the identical resource
 
@@ -49,6 +51,7 @@ class Claim:
         "code",
         "deadline",
         "error",
+        "failures",
         "in_block",
         "instruction",
         "next",
@@ -75,6 +78,7 @@ class Claim:
         self.deadline: float | None = None  # loop time; None: for ever
         self.began = 0.0  # loop time of the asking
         self.before = 0  # only what became idle before this order is taken without waiting
+        self.failures = 0  # of the factory, in total, before this wait
         self.waiting: Any = None  # the slow part of an acquire that could not be served at once
         self.since = 0.0  # loop time of the hand-out
         self.number = 0  # of that hand-out: of two at the same time, which was first

@@ -4,8 +4,11 @@ Rules of this file:
 
 - It is synchronous and calls nobody: no hook, no logging, no clock, no event loop. `now` comes in
   as an argument, what has to be done goes out as an answer, and the caller does it.
-- It is consistent whenever a method returns. While one runs, `busy` is set: a finalizer that
-  starts in the middle of it (the garbage collector may run anywhere) must come back later.
+- It is consistent whenever a method returns, by whatever exception. A signal handler or a finalizer
+  can run, and raise, only where something is called: a method calls first, and then changes, by
+  plain assignments, without a call between the first change and the last.
+- What finalizers ask of the pool in the middle of a step comes after it: see `busy`, and
+  `Stepping` in `steps.py`.
 - What must not be forgotten is an object, not a number: a `Slot` handed out comes back as `put`,
   `retire` or `fail_slot`; a `Claim` ends in `hold`, `fail` or `leave`.
 
@@ -24,10 +27,12 @@ from math import inf
 from typing import Any
 
 from ..errors import IllegalTransition
-from ..states import CLAIM, POOL, SLOT, CircuitState, ClaimState, Phase
+from ..states import CLAIM, POOL, SLOT, CircuitState, ClaimState, Phase, SlotState
 from .parts import Claim, Slot
 
 __all__ = ["Claim", "Core", "Slot"]
+
+IN_HAND = {SlotState.OPENING, SlotState.RESERVED, SlotState.CLOSING}
 
 
 class Core:
@@ -57,11 +62,12 @@ class Core:
         self.phase = Phase.NEW
 
     def _reset(self) -> None:
-        self.busy = 0  # depth of core methods under way
+        self.busy = 0  # depth of the steps under way; 0 while a hook runs
+        self.slots: dict[Slot, None] = {}  # all that are not GONE
         self.idle: deque[Slot] = deque()
         self.leased: dict[int, Slot] = {}  # id(resource) -> newest leased slot with it
         self.granted: dict[Claim, None] = {}
-        self.waiting_tasks: dict[Any, Claim] = {}  # task -> its claim that waits
+        self.waiting_tasks: dict[int, Claim] = {}  # id of a task -> its claim that waits
         self.first: Claim | None = None
         self.last: Claim | None = None
         self.generation = 0
@@ -100,6 +106,10 @@ class Core:
     def idle_slots(self) -> list[Slot]:
         """Oldest first."""
         return list(self.idle)
+
+    def in_hand(self) -> list[Slot]:
+        """Every slot that is neither idle nor leased nor gone; newest first."""
+        return [slot for slot in reversed(self.slots) if slot.state in IN_HAND]
 
     def leases(self) -> list[Claim]:
         """Whoever holds a slot, in no order."""
@@ -141,19 +151,21 @@ class Core:
         """An idle slot that no waiter is owed, if it became idle before that order: RESERVED."""
         if len(self.idle) <= self.waiting:
             return None
-        slot = self.idle[-1 if self.lifo else 0]
+        end = -1 if self.lifo else 0
+        slot = self.idle[end]
         if slot.idle_order > before:
             return None
-        return self._unidle(slot)
+        state = _after("slot", SLOT, slot.state, "take")
+        del self.idle[end]
+        slot.state = state
+        return slot
 
     def take_this(self, slot: Slot) -> None:
         """Reserve one idle slot out of order."""
-        self.busy += 1
-        try:
-            slot.state = _after("slot", SLOT, slot.state, "take")
-            self.idle.remove(slot)
-        finally:
-            self.busy -= 1
+        state = _after("slot", SLOT, slot.state, "take")
+        at = self.idle.index(slot)
+        del self.idle[at]
+        slot.state = state
 
     def permit(self) -> Slot | None:
         """The right to create one more, if there is room that no waiter is owed."""
@@ -163,45 +175,40 @@ class Core:
 
     def permit_for_pool(self) -> Slot | None:
         """The right to create one more, whoever gets it in the end."""
+        slot = Slot(self.generation)
         if self.total >= self.max_size:
             return None
-        slot = Slot(self.generation)
+        self.slots[slot] = None
         self.opening += 1
         return slot
 
     def open_slot(self, slot: Slot, resource: object, expires_at: float = inf) -> None:
         """The factory has made the resource: OPENING -> RESERVED."""
-        self.busy += 1
-        try:
-            slot.state = _after("slot", SLOT, slot.state, "open")
-            slot.resource = resource
-            slot.expires_at = expires_at
-            slot.fresh = True
-            self.opening -= 1
-            self.count += 1
-        finally:
-            self.busy -= 1
+        slot.state = _after("slot", SLOT, slot.state, "open")
+        slot.resource = resource
+        slot.expires_at = expires_at
+        slot.fresh = True
+        self.opening -= 1
+        self.count += 1
 
     def fail_slot(self, slot: Slot) -> None:
         """A permit comes back unused, or its factory failed."""
         slot.state = _after("slot", SLOT, slot.state, "fail")
         self.opening -= 1
+        del self.slots[slot]
 
     def put(self, slot: Slot, now: float) -> str | None:
         """RESERVED -> IDLE, or else the reason for which it must be retired."""
         reason = self.unfit(slot, now)
         if reason is not None:
             return reason
-        self.busy += 1
-        try:
-            slot.state = _after("slot", SLOT, slot.state, "put")
-            self._give_place(slot)
-            slot.idle_since = now
-            self.idle_orders += 1
-            slot.idle_order = self.idle_orders
-            self.idle.append(slot)
-        finally:
-            self.busy -= 1
+        state = _after("slot", SLOT, slot.state, "put")
+        self._give_place(slot)
+        slot.idle_since = now
+        self.idle_orders += 1
+        slot.idle_order = self.idle_orders
+        slot.state = state
+        self.idle.append(slot)
         return None
 
     def put_back(self, slot: Slot, now: float) -> str | None:
@@ -213,15 +220,11 @@ class Core:
 
     def untake(self, slot: Slot) -> None:
         """Undo `take` to the letter."""
-        self.busy += 1
-        try:
-            slot.state = _after("slot", SLOT, slot.state, "put")
-            if self.lifo:
-                self.idle.append(slot)
-            else:
-                self.idle.appendleft(slot)
-        finally:
-            self.busy -= 1
+        slot.state = _after("slot", SLOT, slot.state, "put")
+        if self.lifo:
+            self.idle.append(slot)
+        else:
+            self.idle.appendleft(slot)
 
     def unfit(self, slot: Slot, now: float) -> str | None:
         """Why this slot may not be handed out again, if so."""
@@ -239,20 +242,18 @@ class Core:
 
     def retire(self, slot: Slot) -> None:
         """RESERVED -> CLOSING: its destructor is about to be called."""
-        self.busy += 1
-        try:
-            slot.state = _after("slot", SLOT, slot.state, "retire")
-            self._give_place(slot)
-            self.count -= 1
-            self.closing += 1
-        finally:
-            self.busy -= 1
+        state = _after("slot", SLOT, slot.state, "retire")
+        self._give_place(slot)
+        slot.state = state
+        self.count -= 1
+        self.closing += 1
 
     def finish(self, slot: Slot) -> None:
         """The destructor is done: the slot is free again."""
         slot.state = _after("slot", SLOT, slot.state, "finish")
-        slot.resource = None
         self.closing -= 1
+        del self.slots[slot]
+        slot.resource = None  # last: what was in it may run any code when it goes
 
     # -- claims ----------------------------------------------------------------------------------
 
@@ -282,98 +283,119 @@ class Core:
         """A newcomer's slot was rejected: it looks for another one."""
         claim.state = _after("claim", CLAIM, claim.state, "ask")
         claim.slot = None
-        self.granted.pop(claim, None)
+        if claim in self.granted:
+            del self.granted[claim]
 
     def wait(self, claim: Claim) -> None:
         """Into the queue: at the end, or where it was if it has had its turn."""
-        self.busy += 1
-        try:
-            claim.state = _after("claim", CLAIM, claim.state, "wait")
-            claim.slot = None
-            self.granted.pop(claim, None)
-            if claim.turn == 0:
-                self.turns += 1
-                claim.turn = self.turns
-            self._link(claim)
-            self.waiting += 1
-            if claim.task is not None:
-                self.waiting_tasks[claim.task] = claim
-            if self._unplaced(claim):
-                self.unplaced += 1
-        finally:
-            self.busy -= 1
+        state = _after("claim", CLAIM, claim.state, "wait")
+        turn = claim.turn or self.turns + 1
+        after = self._before_turn(turn)
+        following = self.first if after is None else after.next
+        unplaced, task = self._unplaced(claim), id(claim.task)
+        claim.state = state
+        claim.slot = None
+        if claim in self.granted:
+            del self.granted[claim]
+        if claim.turn == 0:
+            self.turns = claim.turn = turn
+        claim.previous, claim.next = after, following
+        if after is None:
+            self.first = claim
+        else:
+            after.next = claim
+        if following is None:
+            self.last = claim
+        else:
+            following.previous = claim
+        self.waiting += 1
+        if claim.task is not None:
+            self.waiting_tasks[task] = claim
+        self.unplaced += unplaced
 
     def grant(self) -> Claim | None:
         """Hand the next free thing to the oldest waiter; None: nothing free, or nobody waits."""
         claim = self.first
         if claim is None or self._refusing():
             return None
-        if self._unplaced(claim) and self.probes >= self.recovering_limit:
+        unplaced = self._unplaced(claim)
+        if unplaced and self.probes >= self.recovering_limit:
             return None
-        self.busy += 1
-        try:
-            if self.idle:
-                slot = self._unidle(self.idle[-1 if self.lifo else 0])
-            elif self.sync_factory and self.total < self.max_size:
-                slot = Slot(self.generation)
-                self.opening += 1
-            else:
-                return None
-            self._dequeue(claim)
-            if self.circuit is CircuitState.RECOVERING and claim.probe != self.recovery:
-                claim.probe = self.recovery
-                self.probes += 1
-            claim.state = _after("claim", CLAIM, claim.state, "grant")
-            claim.slot = slot
-            self.granted[claim] = None
-        finally:
-            self.busy -= 1
+        granted = _after("claim", CLAIM, claim.state, "grant")
+        end = -1 if self.lifo else 0
+        if self.idle:
+            slot = self.idle[end]
+            state = _after("slot", SLOT, slot.state, "take")
+        elif self.sync_factory and self.total < self.max_size:
+            slot = Slot(self.generation)
+            state = slot.state
+        else:
+            return None
+        self._dequeue(claim)
+        if state is SlotState.OPENING:
+            self.slots[slot] = None
+            self.opening += 1
+        else:
+            del self.idle[end]
+            slot.state = state
+        if unplaced:
+            claim.probe = self.recovery
+            self.probes += 1
+        claim.state = granted
+        claim.slot = slot
+        self.granted[claim] = None
         return claim
 
     def hold(self, claim: Claim, slot: Slot, now: float, waited: float = 0.0) -> None:
         """The claim holds the slot from now on: RESERVED -> LEASED."""
-        self.busy += 1
-        try:
-            state = _after("slot", SLOT, slot.state, "lease")
-            claim.state = _after("claim", CLAIM, claim.state, "hold")
-            slot.state = state
-            self.granted.pop(claim, None)
-            claim.slot = slot
-            claim.since = now
-            slot.lease = claim
-            slot.uses += 1
-            slot.fresh = False
-            key = id(slot.resource)
-            slot.twin = self.leased.get(key)
-            self.leased[key] = slot
-            self.out += 1
-            self.acquired += 1
-            claim.number = self.acquired
-            self.wait_time += waited
-            self.max_wait_time = max(self.max_wait_time, waited)
-        finally:
-            self.busy -= 1
+        state = _after("slot", SLOT, slot.state, "lease")
+        holding = _after("claim", CLAIM, claim.state, "hold")
+        key = id(slot.resource)
+        twin = self.leased.get(key)
+        longest = max(self.max_wait_time, waited)
+        if claim in self.granted:
+            del self.granted[claim]
+        claim.state = holding
+        slot.state = state
+        claim.slot = slot
+        claim.since = now
+        slot.lease = claim
+        slot.uses += 1
+        slot.fresh = False
+        slot.twin = twin
+        self.leased[key] = slot
+        self.out += 1
+        self.acquired += 1
+        claim.number = self.acquired
+        self.wait_time += waited
+        self.max_wait_time = longest
 
     def reclaim(self, slot: Slot, now: float = 0.0) -> Claim:
         """The holder gives it back, or loses it: LEASED -> RESERVED."""
-        self.busy += 1
-        try:
-            state = _after("slot", SLOT, slot.state, "reclaim")
-            claim = slot.lease
-            assert claim is not None
-            claim.state = _after("claim", CLAIM, claim.state, "end")
-            slot.state = state
-            self._unlease(slot)
-            slot.lease = None
-            slot.probe = claim.probe
-            claim.slot = None
-            self.out -= 1
-            self.released += 1
-            held = now - claim.since
-            self.hold_time += held
-            self.max_hold_time = max(self.max_hold_time, held)
-        finally:
-            self.busy -= 1
+        state = _after("slot", SLOT, slot.state, "reclaim")
+        claim = slot.lease
+        assert claim is not None
+        ended = _after("claim", CLAIM, claim.state, "end")
+        held = now - claim.since
+        longest = max(self.max_hold_time, held)
+        key = id(slot.resource)
+        newer = self._newer_twin(slot)
+        if newer is not None:
+            newer.twin = slot.twin
+        elif slot.twin is not None:
+            self.leased[key] = slot.twin
+        else:
+            del self.leased[key]
+        slot.twin = None
+        claim.state = ended
+        slot.state = state
+        slot.lease = None
+        slot.probe = claim.probe
+        claim.slot = None
+        self.out -= 1
+        self.released += 1
+        self.hold_time += held
+        self.max_hold_time = longest
         return claim
 
     def fail(self, claim: Claim, error: BaseException) -> None:
@@ -399,7 +421,7 @@ class Core:
             if not lease.in_block or lease.task is None:
                 return []
             if lease.task is not claim.task:
-                waiter = self.waiting_tasks.get(lease.task)
+                waiter = self.waiting_tasks.get(id(lease.task))
                 if waiter is None or (waiter.deadline is not None and not deadlines):
                     return []
             leases.append(lease)
@@ -449,51 +471,40 @@ class Core:
         for claim in self.pending():
             claim.state = ClaimState.ABANDONED
 
+    def recount_places(self) -> None:
+        """How many places of the present recovery are taken, counted anew."""
+        owners: list[Claim | Slot] = [*self.pending()]
+        owners += [slot.lease or slot for slot in self.slots]
+        self.probes = sum(map(self._has_place, owners))
+
     def reports(self, probe: int) -> bool:
         """Whether an outcome with this probe number concerns the breaker."""
         return self.circuit is not CircuitState.RECOVERING or probe == self.recovery
 
     # -- inner -----------------------------------------------------------------------------------
 
-    def _unidle(self, slot: Slot) -> Slot:
-        self.busy += 1
-        try:
-            slot.state = _after("slot", SLOT, slot.state, "take")
-            if self.lifo:
-                self.idle.pop()
-            else:
-                self.idle.popleft()
-        finally:
-            self.busy -= 1
-        return slot
-
-    def _unlease(self, slot: Slot) -> None:
-        key = id(slot.resource)
-        newest = self.leased[key]
-        if newest is slot:
-            if slot.twin is None:
-                del self.leased[key]
-            else:
-                self.leased[key] = slot.twin
-        else:
-            while newest.twin is not slot:
-                assert newest.twin is not None
-                newest = newest.twin
-            newest.twin = slot.twin
-        slot.twin = None
+    def _newer_twin(self, slot: Slot) -> Slot | None:
+        """Of leased slots with this very resource, the next newer one."""
+        newer: Slot | None = self.leased[id(slot.resource)]
+        if newer is slot:
+            return None
+        while newer is not None and newer.twin is not slot:
+            newer = newer.twin
+        return newer
 
     def _end(self, claim: Claim, event: str) -> None:
-        self.busy += 1
-        try:
-            state = _after("claim", CLAIM, claim.state, event)
-            if claim.state is ClaimState.WAITING:
-                self._dequeue(claim)
-            else:
-                self.granted.pop(claim, None)
-            claim.state = state
-            self._give_place(claim)
-        finally:
-            self.busy -= 1
+        state = _after("claim", CLAIM, claim.state, event)
+        has_place = self._has_place(claim)
+        if claim.state is ClaimState.WAITING:
+            self._dequeue(claim)
+        elif claim in self.granted:
+            del self.granted[claim]
+        claim.state = state
+        self.probes -= has_place
+        claim.probe = 0
+
+    def _has_place(self, owner: Claim | Slot) -> bool:
+        return self.circuit is CircuitState.RECOVERING and owner.probe == self.recovery
 
     def _give_place(self, owner: Claim | Slot) -> None:
         if owner.probe and owner.probe == self.recovery and self.circuit is CircuitState.RECOVERING:
@@ -517,28 +528,22 @@ class Core:
             yield claim
             claim = claim.next
 
-    def _link(self, claim: Claim) -> None:
+    def _before_turn(self, turn: int) -> Claim | None:
+        """Behind whom a claim with that turn stands in the queue."""
         after = self.last
-        if after is not None and after.turn > claim.turn:
-            # It has its old turn: near the front, behind others of the kind at most.
+        if after is not None and after.turn > turn:
+            # It is an old turn: near the front, behind others of the kind at most.
             before = self.first
             assert before is not None
-            while before.turn < claim.turn:
+            while before.turn < turn:
                 before = before.next
                 assert before is not None
             after = before.previous
-        claim.previous = after
-        claim.next = self.first if after is None else after.next
-        if claim.previous is None:
-            self.first = claim
-        else:
-            claim.previous.next = claim
-        if claim.next is None:
-            self.last = claim
-        else:
-            claim.next.previous = claim
+        return after
 
     def _dequeue(self, claim: Claim) -> None:
+        task, unplaced = id(claim.task), self._unplaced(claim)
+        known = self.waiting_tasks.get(task)
         if claim.previous is None:
             self.first = claim.next
         else:
@@ -549,10 +554,9 @@ class Core:
             claim.next.previous = claim.previous
         claim.previous = claim.next = None
         self.waiting -= 1
-        if self.waiting_tasks.get(claim.task) is claim:
-            del self.waiting_tasks[claim.task]
-        if self._unplaced(claim):
-            self.unplaced -= 1
+        if known is claim:
+            del self.waiting_tasks[task]
+        self.unplaced -= unplaced
 
 
 def _after(machine: str, law: Any, state: Any, event: str) -> Any:

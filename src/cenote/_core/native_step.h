@@ -1,0 +1,77 @@
+/* Steps: whatever is called from outside, from its first look at the core to its return.
+ *
+ * While a step is under way `busy` is above 0, and what calls in meanwhile (finalizers, a clock, a log
+ * handler) is put off until the step is over. Around the hooks, subscribers and strategies that a step
+ * calls itself, `busy` is 0: these may use the pool as they like, and the step looks again afterwards. */
+
+/* A reference to the core, for the time of the step. */
+static inline Core *
+step_begin(Front *front)
+{
+    Core *core = (Core *)Py_NewRef(front->core);
+    core->busy++;
+    return core;
+}
+
+/* Before something is called that may use the pool; the answer goes to step_resume(). */
+static inline int
+step_pause(Core *core)
+{
+    int busy = core->busy;
+    core->busy = 0;
+    return busy;
+}
+
+static inline void
+step_resume(Core *core, int busy)
+{
+    core->busy = busy;
+}
+
+/* An exception has broken off a step: what it had in hand is found when no step is under way. */
+static void
+front_broken_off(Front *front, Core *core)
+{
+    if (core->count - core->idle - core->out + core->opening + core->closing +
+            core->granted.length == 0 && !front->doubtful) {
+        return; /* it had nothing */
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    front->doubtful = 1; /* in case that the call fails: the next step tries again */
+    PyObject *result = PyObject_CallMethodNoArgs((PyObject *)front, core->st->s_broken_off);
+    if (result == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(result);
+    PyErr_Restore(type, error, traceback);
+}
+
+static inline void
+step_end(Front *front, Core *core, int failed)
+{
+    core->busy--;
+    if (failed || front->doubtful) {
+        front_broken_off(front, core);
+    }
+    Py_DECREF(core);
+}
+
+/* The exception that is set has broken off what should have handed the resource over. */
+static void
+lose_hold(Core *core, Claim *claim)
+{
+    if (claim->state != HOLDING || claim->slot == NULL) {
+        return;
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    Slot *slot = (Slot *)Py_NewRef(claim->slot);
+    Claim *lost = core_reclaim(core, slot, claim->since);
+    if (lost == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(lost);
+    Py_DECREF(slot);
+    PyErr_Restore(type, error, traceback);
+}

@@ -1,0 +1,123 @@
+"""Steps: how a pool stays whole whatever calls in, or breaks off, in the middle of what it does.
+
+A step is everything between a call from outside (the program's, the loop's) and its return. Three
+rules hold for all of them:
+
+- **One at a time.** Finalizers, clocks and log handlers may run at any moment, and use the pool.
+  While a step is under way `core.busy` is above 0, and what calls in is put off: an acquire comes
+  back in the next turn of the loop, `try_acquire()` gives None, and whatever returns an operation
+  is done as soon as the step is over.
+- **Hooks are not in the middle.** Around the hooks, subscribers and strategies that a step calls
+  itself `busy` is 0 (`_call_out`): these may do what they like, and the step looks again after.
+- **What is in hand has an owner**: a claim, a work, or the step under way. If a step is broken off
+  (KeyboardInterrupt, RecursionError, MemoryError, a log handler that raises), the next turn of the
+  loop, in which no step is under way, finds what nobody owns: see `tidying.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+from contextvars import Context
+from functools import partial
+from logging import ERROR
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from . import errors
+from ._core import Claim, Front, Slot
+from .states import ClaimState
+from .tidying import tidy
+from .work import DONE, Operation
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Stepping(Front[T], Generic[T]):
+    """The ground rule of a pool: what it does, it does in steps."""
+
+    __slots__ = ("_tidying",)
+
+    _done = DONE  # the operation of what has happened already
+
+    _name: str | None
+    _tidying: asyncio.Handle | None  # the turn of the loop in which it looks for what is nobody's
+
+    def _step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do this as a step, or as a part of the one that is under way."""
+        core = self._core
+        if self._doubtful:
+            self._broken_off()
+        core.busy += 1
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            self._doubtful = True
+            self._broken_off()
+            raise
+        finally:
+            core.busy -= 1
+
+    def _call_out(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call this from inside a step; it may use the pool."""
+        core = self._core
+        busy, core.busy = core.busy, 0
+        try:
+            return function(*args, **kwargs)
+        finally:
+            core.busy = busy
+
+    def _broken_off(self) -> None:
+        """A step has ended by an exception: look for what it has left, when none is under way."""
+        loop = self._loop
+        if loop is None or loop.is_closed() or threading.get_ident() != self._thread:
+            return
+        if self._tidying is None:
+            self._tidying = loop.call_soon(tidy, weakref.ref(self), context=Context())
+
+    def _lose(self, claim: Claim) -> None:
+        """An acquire has ended by an exception: a resource that it held by then has nobody."""
+        if claim.state is ClaimState.HOLDING and claim.slot is not None:
+            self._core.reclaim(claim.slot, claim.since)
+            self._broken_off()
+
+    async def _turn(self) -> None:
+        """Wait until no step is under way."""
+        while self._core.busy:  # noqa: ASYNC110 - one turn of the loop is enough
+            await asyncio.sleep(0)
+
+    # -- what comes in the middle of a step --------------------------------------------------------
+
+    def _defer(self, function: Callable[[], Any]) -> Operation:
+        """Do this as soon as the step is over that is under way; what it returns is followed."""
+        operation = Operation()
+        operation.begin()
+        assert self._loop is not None
+        self._loop.call_soon(partial(self._deferred, function, operation))
+        return operation
+
+    def _deferred(self, function: Callable[[], Any], operation: Operation) -> None:
+        try:
+            inner = function()
+        except BaseException as error:
+            runtime: Any = self
+            runtime._log(ERROR, "what was put off to the end of a step failed", error=error)
+            operation.end(error)
+            return
+        if isinstance(inner, Operation):
+            inner.then(operation)
+        else:
+            operation.end()
+
+    def _defer_return(self, slot: Slot, clean: bool) -> Operation:
+        return self._defer(partial(self._return_later, slot, slot.lease, clean))
+
+    def _return_later(self, slot: Slot, claim: Claim | None, clean: bool) -> Any:
+        if claim is None or slot.lease is not claim:  # somebody else was faster
+            raise errors.not_acquired(self._name, slot.resource, "release")
+        if clean:
+            return self._release_clean(slot.resource)
+        return self._step(self._give_back, slot)

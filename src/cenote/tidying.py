@@ -1,0 +1,66 @@
+"""After a step that was broken off: what is nobody's goes back to the pool.
+
+Steps are synchronous, so in a turn of the loop of its own no step is under way. Then whatever is
+neither idle nor leased is in the hands of a claim (granted, not yet run) or of a work (a hook under
+way); a slot of which that is not true was in the hands of a step that a KeyboardInterrupt, a
+RecursionError or a MemoryError has ended. What is left on its wire is unknown: it is destroyed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ._core import Slot
+from .states import CircuitState, Phase, SlotState
+
+REASON = "cancelled"  # of what is destroyed here
+
+
+def tidy(reference: weakref.ref[Any]) -> None:
+    """The callback of the loop; it keeps nothing alive."""
+    pool = reference()
+    if pool is not None:
+        pool._tidying = None
+        pool._doubtful = False
+        pool._core.busy = 0
+        pool._advancing = False
+        pool._step(_tidy, pool)
+
+
+def _tidy(pool: Any) -> None:
+    core = pool._core
+    for work in [*pool._works]:
+        if work.stillborn:
+            work.bury()
+            pool._works.discard(work)
+    for claim in core.pending():
+        if claim.waiting is None or claim.waiting.over:
+            pool._give_up(claim)
+    owned = {claim.slot for claim in core.handed()} | {work.slot for work in pool._works}
+    for slot in core.in_hand():
+        if slot not in owned:
+            _free(pool, slot)
+    core.recount_places()
+    for claim in core.handed():  # in case that it was granted something, and not woken
+        claim.waiting.wake()
+    if core.circuit is CircuitState.INACTIVE:
+        pool._refuse_all()
+    if core.phase is Phase.CLOSED and pool._closing is not None and not pool._shut_over:
+        pool._shut_rest()
+    pool._set_alarm_again()
+    pool._maintenance.go_on(pool)
+    pool._changed()
+    pool._advance()
+
+
+def _free(pool: Any, slot: Slot) -> None:
+    if slot.state is SlotState.OPENING:
+        pool._creations.pop(slot, None)
+        pool._core.fail_slot(slot)
+    elif slot.state is SlotState.RESERVED:
+        pool._destroy(slot, REASON)
+    elif slot.state is SlotState.CLOSING and slot.told:
+        pool._gone(slot.resource, REASON, slot)
+    elif slot.state is SlotState.CLOSING:
+        pool._call_destructor(slot.resource, REASON, slot)
