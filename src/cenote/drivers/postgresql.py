@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ..sql.driver import Isolation
-from ..sql.placeholders import POSTGRESQL, tokens
+from ..sql.tokens import POSTGRESQL, tokens
 from ..sql.url import Target
 
 CAPABILITIES = frozenset(
