@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from . import errors, fork
 from .log import log
-from .log import logger as logger
 from .mask import explained
 from .states import ClaimState, SlotState
 
