@@ -41,6 +41,7 @@ class PostgresLooker(Looker):
         union all select 'setting ' || name, pg_catalog.current_setting(name, true)
             from pg_catalog.unnest('{names}'::text[]) name
             where pg_catalog.current_setting(name, true) <> ''
+                and name <> all (select s.name from pg_catalog.pg_settings s)
     """
     OWN_SETTING = re.compile(r"\b([a-z_]\w*\.[a-z_]\w*)\b", re.IGNORECASE)
     DBLINK = "select 'dblink', pg_catalog.array_to_string(dblink_get_connections(), ',')"
