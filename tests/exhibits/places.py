@@ -167,11 +167,11 @@ class PostgresPlace(Place):
         for record in self._records():
             if record[2] != DATABASE:
                 continue
-            kind, message, query = record[11], record[13], record[19]
+            kind, state, message, query = record[11], record[12], record[13], record[19]
             if kind == "LOG" and message.startswith(("statement: ", "execute ")):
                 found["run", message.partition(": ")[2].strip()] += 1
             elif kind in ("ERROR", "FATAL"):
-                found["failed", query.strip()] += 1
+                found[f"failed with {state}", query.strip()] += 1
         return found
 
     def _records(self) -> Iterator[list[str]]:
