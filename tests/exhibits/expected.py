@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LIST = Path(__file__).with_name("expected.toml")
-FIELDS = {"corpus", "replay", "drivers", "methods", "files", "text", "found", "reason"}
+FIELDS = {"corpus", "replay", "drivers", "methods", "files", "script", "text", "found", "reason"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Difference:
     place: str  # script, line and number
     text: str
     found: str  # what the difference is, in one line
+    around: str = field(default="", repr=False, compare=False)  # all statements of the script
 
     def __str__(self) -> str:
         text = re.sub(r"\s+", " ", self.text).strip()
@@ -43,6 +44,7 @@ class Rule:
     drivers: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     files: str = "*"
+    script: re.Pattern[str] = re.compile("")
     text: re.Pattern[str] = re.compile("")
     found: re.Pattern[str] = re.compile("")
 
@@ -53,6 +55,7 @@ class Rule:
             and (not self.drivers or difference.driver in self.drivers)
             and (not self.methods or difference.method in self.methods)
             and fnmatch.fnmatch(difference.script, self.files)
+            and self.script.search(difference.around) is not None
             and self.text.search(difference.text) is not None
             and self.found.search(difference.found) is not None
         )
@@ -92,6 +95,7 @@ def _rule(entry: dict[str, object]) -> Rule:
         drivers=_words(entry.get("drivers", ())),
         methods=_words(entry.get("methods", ())),
         files=str(entry.get("files", "*")),
+        script=re.compile(str(entry.get("script", "")), flags),
         text=re.compile(str(entry.get("text", "")), flags | re.VERBOSE),
         found=re.compile(str(entry.get("found", "")), flags),
     )

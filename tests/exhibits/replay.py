@@ -14,7 +14,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cenote
@@ -22,7 +22,8 @@ import cenote
 from .expected import Difference, Expected
 from .places import Place, PostgresPlace
 from .scripts import Script, Statement
-from .sides import LIMIT, Outcome, Through, code, replay
+from . import sides
+from .sides import LIMIT, Outcome, Through, code
 from .snapshots import Looker, changes
 
 # What may begin or end a transaction, on any of the databases.
@@ -98,7 +99,8 @@ async def compare(
     ]
     compared = min(map(len, outcomes))
     differences += await _compare_logs(script.statements[:compared], places, where)
-    return differences, compared
+    around = "\n".join(texts) if differences else ""
+    return [replace(each, around=around) for each in differences], compared
 
 
 async def _one_side(
@@ -111,7 +113,7 @@ async def _one_side(
     side = Through(place.database(driver), method) if through else await place.bare(driver, method)
     try:
         # In a task of its own, from the first statement to the last.
-        outcomes = await asyncio.create_task(replay(side, texts))
+        outcomes = await asyncio.create_task(sides.replay(side, texts))
     finally:
         await side.close()
     if isinstance(place, PostgresPlace):

@@ -62,7 +62,7 @@ SQLITE = {
     """,
     "memory": r"""
         \b(zeroblob|randomblob)\s*\(\s*\d{8,} | \bpragma\s+(hard|soft)_heap_limit
-      | \bgenerate_series | \bpragma\s+(\w+\.)?mmap_size
+      | \bgenerate_series | (\blimit|<=?)\s*\d{6,} | \bpragma\s+(\w+\.)?mmap_size
     """,
 }
 DANGERS = {
