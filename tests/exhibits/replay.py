@@ -19,10 +19,10 @@ from typing import Any
 
 import cenote
 
+from . import sides
 from .expected import Difference, Expected
 from .places import Place, PostgresPlace
 from .scripts import Script, Statement
-from . import sides
 from .sides import LIMIT, Outcome, Through, code
 from .snapshots import Looker, changes
 
