@@ -219,6 +219,7 @@ def test_what_is_kept(text: str) -> None:
         "select date 'Jan 31, 26'",
         "select '5:00'::time, $1",
         "select $$now$$::date",
+        "select '" + "x" * 20_000 + "'",
         "--" + " (" * 100 + "\n" + "-- \n" * 5000 + "x",
     ],
 )

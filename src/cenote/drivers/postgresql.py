@@ -124,7 +124,7 @@ def keeps(text: str) -> bool:
     a setting. What is kept may be run again after its plan was refused, so that CALL, DO and their
     like are not; nor is a text with a literal such as 'now' or '01/02/03', whose value is worked
     out when it is prepared, by the clock, the date style and the time zone of that moment."""
-    if PLANNED.match(text) is None:
+    if len(text) > LONGEST or PLANNED.match(text) is None:
         return False
     if FROZEN.search(text) is None:
         return True
@@ -132,6 +132,7 @@ def keeps(text: str) -> bool:
     return not any(FROZEN.search(text, start, end) for _, start, end in strings)
 
 
+LONGEST = 15_000  # characters, as in asyncpg: what is longer is hardly ever sent again
 PLANNED = re.compile(
     r"(?:[\s(]|--[^\r\n]*+|/\*(?:(?!/\*|\*/).)*+\*/)*+"
     r"(?:select|insert|update|delete|merge|values|table|with|show)\b",
