@@ -165,11 +165,17 @@ async def test_a_literal_is_read_as_the_session_says(backend: Backend) -> None:
             await db.execute(setting)
             return [await db.fetch_val(day), await db.fetch_val(moment)]
 
-        dmy = await in_task(ask("set datestyle = 'iso, dmy'; set time zone 'UTC'"))
-        mdy = await in_task(ask("set datestyle = 'iso, mdy'; set time zone 'Asia/Tokyo'"))
+        here, there = (
+            "set datestyle = 'iso, dmy'; set time zone 'UTC'",
+            "set datestyle = 'iso, mdy'; set time zone 'Asia/Tokyo'",
+        )
+        dmy, mdy = await ask(here), await ask(there)  # in one session
         assert [dmy[0], mdy[0]] == ["2003-02-01", "2003-01-02"]
         assert dmy[1] != mdy[1]
-        assert await in_task(ask("set datestyle = 'iso, dmy'; set time zone 'UTC'")) == dmy
+        assert await ask(here) == dmy
+        await db.release()
+        assert await in_task(ask(there)) == mdy
+        assert await in_task(ask(here)) == dmy
 
 
 @with_postgresql
