@@ -145,10 +145,13 @@ PREPARED: dict[str, list[tuple[str, Any]]] = {
         ("select %s::int + %s::int", [4, 3]),
         ("select %(a)s::int + %(b)s::int + %(a)s::int", {"a": 2, "b": 3}),
     ],
+    "mysql": [
+        ("select %s + %s", [4, 3]),
+        ("select %(a)s + %(b)s + %(a)s", {"a": 2, "b": 3}),
+    ],
 }
 
 
-@pytest.mark.parametrize("backend", [*PREPARED], indirect=True)
 async def test_prepare_takes_the_drivers_own_placeholders(backend: Backend) -> None:
     async with backend.database() as db:
         for text, parameters in PREPARED[backend.name]:
@@ -192,3 +195,91 @@ async def test_prepare_reads_every_question_mark_as_a_placeholder(backend: Backe
         async with await db.prepare("""select '{"k": 1}'::jsonb ?? 'k'""") as statement:
             assert await statement.fetch_val() is True
             assert [row[0] async for row in statement.iterate()] == [True]
+
+
+# -- execute_many --------------------------------------------------------------------------------
+
+ROWS = [[1, "a"], [2, "b"], [2, "c"], [3, "d"]]  # the third one is refused
+
+
+def row_notes(error: BaseException) -> list[str]:
+    return [each for each in notes(error) if each.startswith("execute_many()")]
+
+
+EXACT = "execute_many(): row 2 (counted from 0) failed; none is kept"
+AMONG = (
+    "execute_many(): one of the rows 0 to 3 (counted from 0) failed, and the server does not say "
+    "which; none is kept"
+)
+SAYS = {"sqlite": EXACT, "asyncpg": AMONG, "psycopg": EXACT, "mysql": AMONG}
+
+
+async def many(db: Any, sql: str, rows: Any) -> None:
+    await db.execute_many(sql, rows)
+
+
+async def many_of_transaction(db: Any, sql: str, rows: Any) -> None:
+    async with db.transaction() as tx:
+        await tx.execute_many(sql, rows)
+
+
+async def many_inside(db: Any, sql: str, rows: Any) -> None:
+    async with db.transaction():
+        await db.execute_many(sql, rows)
+
+
+async def many_prepared(db: Any, sql: str, rows: Any) -> None:
+    async with await db.prepare(sql) as statement:
+        await statement.execute_many(rows)
+
+
+@pytest.mark.parametrize("way", [many, many_of_transaction, many_inside, many_prepared])
+async def test_execute_many_names_the_row_that_failed(backend: Backend, way: Any) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        with pytest.raises(Exception) as caught:
+            await way(db, f"insert into {table} values (?, ?)", ROWS)
+        assert type(caught.value).__name__ == backend.integrity_error
+        assert row_notes(caught.value) == [SAYS[backend.name]]
+        assert await db.fetch_val(f"select count(*) from {table}") == 0
+        await way(db, f"insert into {table} values (?, ?)", ROWS[:2])
+        with pytest.raises(Exception) as caught:
+            await way(db, f"insert into {table} values (:id, :name)", [{"id": 2, "name": "z"}])
+        assert row_notes(caught.value) == [EXACT.replace("row 2", "row 0")]
+
+
+@pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "sqlite"], indirect=True)
+async def test_a_row_that_cannot_be_sent_is_named(backend: Backend) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        with pytest.raises(Exception) as caught:
+            await db.execute_many(f"insert into {table} values (?, ?)", [[1, "a"], [2, object()]])
+        assert row_notes(caught.value) == [EXACT.replace("row 2", "row 1")]
+        assert await db.fetch_val(f"select count(*) from {table}") == 0
+
+
+async def test_a_statement_that_is_wrong_names_no_row(backend: Backend) -> None:
+    async with backend.database() as db:
+        for text in ("insert into nosuch values (?, ?)", "selct ?, ?"):
+            with pytest.raises(Exception) as caught:
+                await db.execute_many(text, ROWS)
+            assert row_notes(caught.value) == []
+
+
+@pytest.mark.parametrize("backend", ["mysql"], indirect=True)
+async def test_rows_that_run_one_by_one_are_named(backend: Backend) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        text = f"insert into {table} select ?, ?"
+        with pytest.raises(Exception) as caught:
+            await db.execute_many(text, ROWS)
+        assert row_notes(caught.value) == [EXACT]
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_what_fails_at_the_end_names_no_row(backend: Backend) -> None:
+    async with backend.database(f"{backend.url}?foreign_keys=on") as db:
+        await db.execute("create table a (id integer primary key)")
+        await db.execute(
+            "create table b (a integer references a (id) deferrable initially deferred)"
+        )
+        with pytest.raises(Exception, match="FOREIGN KEY") as caught:
+            await db.execute_many("insert into b values (?)", [[1], [2]])
+        assert row_notes(caught.value) == []

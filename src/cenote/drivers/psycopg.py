@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Generator, Sequence
 from itertools import count as counter
+from operator import length_hint
 from traceback import clear_frames
 from typing import Any, ClassVar, TypeVar
 
@@ -21,6 +22,7 @@ from ..sql.driver import (
     missing,
     reject_unknown,
 )
+from ..sql.notes import note_row
 from ..sql.placeholders import POSTGRESQL, Dialect, Style
 from ..sql.rows import row_type
 from ..sql.url import Secret
@@ -179,6 +181,21 @@ class Keeper(PrepareManager):
                 yield from conn._deallocate(name)
 
 
+class Series(psycopg.AsyncCursor[Any]):
+    """A cursor that knows which row of executemany() the server refused."""
+
+    done = 0  # rows
+    refusal: psycopg.Error | None = None  # of the next one
+
+    def _check_results(self, results: Any) -> None:
+        try:
+            super()._check_results(results)
+        except psycopg.Error as error:
+            self.refusal = self.refusal or error  # those that follow are not executed
+            raise
+        self.done += 1
+
+
 class PsycopgLink(Link):
     __slots__ = ("_context", "_keeper", "_made", "_wire")
 
@@ -294,7 +311,10 @@ class PsycopgLink(Link):
 
     async def _run_many(self, text: str, arguments: Sequence[Any], *, again: bool) -> bool:
         """True: its plan was refused at the first element, so that it may be run `again`."""
-        cursor = self.raw.cursor()
+        raw = self.raw
+        plain = raw.cursor_factory is psycopg.AsyncCursor  # and not one of the user's
+        cursor = Series(raw) if plain else raw.cursor()
+        rows = iter(arguments)
         statement: Any = text
         refused = False
 
@@ -302,10 +322,14 @@ class PsycopgLink(Link):
             nonlocal refused
             self._keeper.missed = False
             try:
-                await self.hurry(cursor.executemany(statement, arguments))
+                await self.hurry(cursor.executemany(statement, rows))
             except psycopg.Error as error:
                 kept = not self._keeper.missed and cursor.statusmessage is None
                 refused = kept and self._refused(error)
+                if isinstance(cursor, Series) and cursor.refusal is error:
+                    note_row(error, cursor.done)
+                elif error.sqlstate is None and (left := length_hint(rows)) < len(arguments):
+                    note_row(error, len(arguments) - left - 1)  # psycopg cannot send it
                 raise
 
         async with self.raw.lock:

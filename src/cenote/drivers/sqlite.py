@@ -28,6 +28,7 @@ from ..sql.driver import (
     missing,
     reject_unknown,
 )
+from ..sql.notes import note_row
 from ..sql.placeholders import SQLITE, Dialect, Style, Template
 from ..sql.rows import make_rows
 from ..sql.turn import Turn
@@ -60,6 +61,7 @@ OTHERS = ("timeout",)
 
 
 INTERRUPT_AGAIN = 0.02  # seconds
+NO_ROW = -1
 
 
 class Writers:
@@ -169,14 +171,21 @@ class SqliteLink(Link):
         return await self.call(_fetch_val, text, arguments or ())
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
-        await self.call(_execute_many, text, self._unless_stopped(arguments))
+        at = [NO_ROW]
+        try:
+            await self.call(_execute_many, text, self._unless_stopped(arguments, at))
+        except Exception as error:
+            if at[0] != NO_ROW:
+                note_row(error, at[0])
+            raise
 
-    def _unless_stopped(self, arguments: Sequence[Any]) -> Iterator[Any]:
-        """An interruption ends one statement only, and not the series of them."""
-        for each in arguments:
+    def _unless_stopped(self, arguments: Sequence[Any], at: list[int]) -> Iterator[Any]:
+        """An interruption ends one statement only, and not the series of them. `at`: the row."""
+        for at[0], each in enumerate(arguments):
             if self._stopped:
                 raise sqlite3.OperationalError("interrupted")
             yield each
+        at[0] = NO_ROW  # what fails now is COMMIT
 
     async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
         cursor = await self.call(sqlite3.Connection.execute, text, arguments or ())

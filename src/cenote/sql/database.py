@@ -20,6 +20,7 @@ from .binding import Lease
 from .branch import Branch, statement
 from .driver import Link, Plan
 from .guard import ConnectionBlock
+from .notes import note_rows
 from .query import Queries, Query
 from .statement import Statement, Stream, prepare
 from .transaction import Transaction
@@ -113,7 +114,11 @@ class Database:
 
     async def _execute_many(self, branch: Branch, query: Query, text: str, rows: list[Any]) -> None:
         lease = await branch.bound_lease()
-        await lease.run_alone(lambda link: link.execute_many(text, rows), query)
+        try:
+            await lease.run_alone(lambda link: link.execute_many(text, rows), query)
+        except Exception as error:
+            note_rows(error, len(rows))
+            raise
 
     @statement
     async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:

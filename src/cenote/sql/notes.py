@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from ..errors import PoolError
 from .placeholders import Dialect, Style, describe_placeholders
 
 SYNTAX = "42"  # class of the SQLSTATEs of what a forgotten parameter may end in
 SYNTAX_ERROR = "42601"  # of PostgreSQL
+OF_VALUES = ("22", "23", "P0")  # classes of SQLSTATEs that some rows meet, and others do not
+ELEMENT = re.compile(r"element #([0-9]+) of executemany")  # says asyncpg of what it cannot encode
+ROW = "execute_many(): "  # begins the note
 
 
 def note(error: BaseException, text: str) -> None:
@@ -19,6 +24,31 @@ def note_operator(error: BaseException) -> None:
     """Of a prepared statement with a `?`, which is an operator of PostgreSQL as well."""
     if getattr(error, "sqlstate", None) == SYNTAX_ERROR:
         note(error, "every ? of a prepared statement is a placeholder: write ?? for the operator")
+
+
+def note_row(error: BaseException, first: int, last: int | None = None) -> None:
+    """Which row of execute_many() failed, or between which two."""
+    if last is None or last == first:
+        note(error, f"{ROW}row {first} (counted from 0) failed; none is kept")
+    else:
+        rows = f"one of the rows {first} to {last} (counted from 0) failed"
+        note(error, f"{ROW}{rows}, and the server does not say which; none is kept")
+
+
+def note_rows(error: BaseException, count: int) -> None:
+    """The same for a driver that has not said so. Nothing is run again to find out."""
+    if any(each.startswith(ROW) for each in getattr(error, "__notes__", ())):
+        return
+    element = ELEMENT.search(str(error))
+    if element is not None:
+        note_row(error, int(element[1]))
+    elif of_values(error):
+        note_row(error, 0, count - 1)
+
+
+def of_values(error: BaseException) -> bool:
+    """Whether the server refused the values of a row, and not the statement."""
+    return str(getattr(error, "sqlstate", "")).startswith(OF_VALUES)
 
 
 def note_missing(error: BaseException, text: str, dialect: Dialect, style: Style) -> None:

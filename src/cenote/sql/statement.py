@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..errors import PoolError, TransactionClosedError
 from .binding import Lease, Pin
 from .driver import Arguments, Link, Prepared
-from .notes import note_operator
+from .notes import note_operator, note_rows
 from .query import Query
 
 if TYPE_CHECKING:
@@ -48,14 +48,19 @@ class Statement:
     async def execute_many(self, parameters: Iterable[Any]) -> None:
         """Run it once for each element of `parameters`: all of it or nothing."""
         rows = [self._bind(each) for each in parameters]
-        if rows:
-            prepared = self._prepared()
+        if not rows:
+            return
+        prepared = self._prepared()
+        try:
             await self._lease.run(
                 lambda link: prepared.execute_many(rows),
                 self._query,
                 pin=self._pin,
                 transaction=self._pin.transaction,
             )
+        except Exception as error:
+            note_rows(error, len(rows))
+            raise
 
     async def fetch_all(self, parameters: Any = None) -> list[Any]:
         """All rows."""

@@ -13,6 +13,7 @@ from ..log import log
 from ..observe import task_name
 from .binding import Lease, Pin
 from .driver import ISOLATIONS, Isolation, Link
+from .notes import note_rows
 from .scope import enter_scope, leave_scope
 from .statement import Statement, Stream, prepare
 
@@ -347,8 +348,13 @@ class Transaction:
         query, text, rows = self._database._many(sql, parameters)
         lease = self._open_lease()
         lease.check()
-        if rows:
+        if not rows:
+            return
+        try:
             await lease.run(lambda link: link.execute_many(text, rows), query, transaction=self)
+        except Exception as error:
+            note_rows(error, len(rows))
+            raise
 
     async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
         """All rows."""

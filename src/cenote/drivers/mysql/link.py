@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...sql.analysis import analyse
 from ...sql.driver import Arguments, Collected, Isolation, Link, Prepared, Source
+from ...sql.notes import note_row, of_values
 from ...sql.placeholders import MYSQL, Template, UsualText
 from ...sql.rows import make_rows
 from ..wire import Wire, hang_up
@@ -175,20 +176,32 @@ class MysqlLink(Link):
             more = sum(len(value) if isinstance(value, str | bytes) else 16 for value in values)
             marks += len(values)
             if (size + more > BATCH or marks > MOST_MARKS) and at > start:
-                await self._run_many(text, rows[start:at])
+                await self._run_many(text, rows, start, at)
                 start, size, marks = at, 0, len(values)
             size += more
-        await self._run_many(text, rows[start:])
+        await self._run_many(text, rows, start, len(rows))
 
-    async def _run_many(self, text: str, rows: Sequence[Any]) -> None:
-        """Together if that is possible, else one after the other."""
+    async def _run_many(self, text: str, every: Sequence[Any], start: int, end: int) -> None:
+        """Those from `start` to `end`, together if that is possible, else one after the other."""
+        rows = every[start:end]
+        at, last = start, end - 1
+        try:
+            if await self._run_at_once(text, rows):
+                return
+            for at, values in enumerate(rows, start):
+                last = at
+                await self._run(text, values)
+        except errors.MySQLError as error:
+            if of_values(error):
+                note_row(error, at, last)
+            raise
+
+    async def _run_at_once(self, text: str, rows: Sequence[Any]) -> bool:
+        """False: it is not possible, and nothing was done."""
         together = len(rows) > 1 and rows[0] and changes_rows(text)
         if together and await self._run_bulk(text, rows):
-            return
-        if together and await self._run_together(text, rows):
-            return
-        for values in rows:
-            await self._run(text, values)
+            return True
+        return bool(together) and await self._run_together(text, rows)
 
     async def _run_bulk(self, text: str, rows: Sequence[Any]) -> bool:
         """In one message, as MariaDB can; False: it is not possible, and nothing was done."""
