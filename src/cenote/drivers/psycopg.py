@@ -22,7 +22,7 @@ from ..sql.driver import (
     missing,
     reject_unknown,
 )
-from ..sql.notes import note_row
+from ..sql.notes import note_row, of_values
 from ..sql.placeholders import POSTGRESQL, Dialect, Style
 from ..sql.rows import row_type
 from ..sql.url import Secret
@@ -327,7 +327,8 @@ class PsycopgLink(Link):
                 kept = not self._keeper.missed and cursor.statusmessage is None
                 refused = kept and self._refused(error)
                 if isinstance(cursor, Series) and cursor.refusal is error:
-                    note_row(error, cursor.done)
+                    if cursor.done or of_values(error):  # else it may be the statement
+                        note_row(error, cursor.done)
                 elif error.sqlstate is None and (left := length_hint(rows)) < len(arguments):
                     note_row(error, len(arguments) - left - 1)  # psycopg cannot send it
                 raise
