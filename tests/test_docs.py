@@ -390,6 +390,7 @@ EXTRAS = {
 }
 INTERNAL = {  # public by spelling, for other rooms only
     "Pool": {"after_fork", "work_began", "work_ended"},
+    "Database": {"after_fork"},
     "Transaction": {"admits", "begin_to_end", "commit", "cut_off", "cut_streams", "is_of",
                     "is_open", "read_only", "rollback", "rolled_back_by", "start", "task",
                     "task_name", "unjoin"},

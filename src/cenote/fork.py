@@ -14,15 +14,21 @@ class Forkable(Protocol):
         """Start anew; returns whatever must stay untouched for the life of the process."""
 
 
-_forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()  # pools
+_others: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def watch(thing: Forkable) -> None:
     _forkables.add(thing)
 
 
+def watch_unlisted(thing: Forkable) -> None:
+    """The same for what is no pool."""
+    _others.add(thing)
+
+
 def watched() -> list[Forkable]:
-    """All that live; from any thread."""
+    """All pools that live; from any thread."""
     while True:
         try:
             return list(_forkables)
@@ -31,7 +37,7 @@ def watched() -> list[Forkable]:
 
 
 def _in_child() -> None:
-    for thing in list(_forkables):
+    for thing in [*_others, *_forkables]:
         _keep(thing.after_fork())
 
 

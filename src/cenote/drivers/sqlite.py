@@ -304,7 +304,7 @@ class SqliteDriver(Driver):
                 f"url option 'mode' must be one of {', '.join(MODES)}, not {options['mode']!r}"
             )
         if self._memory:
-            path = f"file:/cenote-{uuid4().hex}?vfs=memdb"
+            path = _new_memory()
         else:
             in_uri = {name: options[name] for name in IN_URI if name in options}
             path = f"file:{quote(os.path.abspath(target.database))}"
@@ -372,6 +372,13 @@ class SqliteDriver(Driver):
             return False  # what a module says of its own tables
         return "closed database" in str(error) or code & 0xFF in BROKEN
 
+    def after_fork(self) -> object:
+        kept = self._anchor, self._writers
+        self._writers = Writers()
+        if self._memory:  # its copy may be locked by what does not exist in the child
+            self._anchor, self._path = None, _new_memory()
+        return kept
+
     def close(self) -> None:
         anchor, self._anchor = self._anchor, None
         if anchor is not None:
@@ -399,6 +406,10 @@ class Opening:
 
 
 BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
+
+
+def _new_memory() -> str:
+    return f"file:/cenote-{uuid4().hex}?vfs=memdb"
 
 
 def _nothing() -> None:

@@ -540,6 +540,13 @@ class Lease:
         self.blocks = 0
         self.let_in()
 
+    def disown(self) -> object:
+        """In a forked child: link and pins are the parent's. Gives what must not be finalized."""
+        kept = self.link, self.claim, self.pins, self.outsiders
+        self.link, self.pins, self.outsiders = None, {}, []
+        self.cut()
+        return kept
+
     def break_off(self) -> None:
         """The end of its transaction was cancelled: it is rolled back with its link, and the task
         goes on with another one, also while somebody's statement still runs on this."""

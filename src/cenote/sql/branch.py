@@ -57,6 +57,7 @@ class Branch:
         self.epoch = 0  # counted up when a connection is lost: the others are suspect
         self.refused: WeakSet[Any] = WeakSet()  # tasks whose commit() has failed
         self.over = False
+        self.disowned = False  # this is a forked child, and all of it is the parent's
         self._closing: set[Link] = set()  # that end in proper form just now
         self._all_closed = asyncio.Event()  # after the end
         self.time = monotonic if is_monotonic(loop) else loop.time
@@ -353,7 +354,7 @@ class Branch:
 
     def post(self, step: Callable[[], object]) -> None:
         """From a finalizer: in any thread, at any moment."""
-        if not self.loop.is_closed():
+        if not self.disowned and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(step)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -385,27 +386,39 @@ class Branch:
             link.terminate()
         self.links.clear()
 
+    def disown(self) -> object:
+        """In a forked child: nothing of it is used, closed or finalized."""
+        self.over = self.disowned = True
+        kept = [lease.disown() for lease in [*self.leases.values(), *self.private]]
+        kept += [self.leases, self.private, self.joined, self.links, self._guard, self]
+        self.leases, self.private, self.joined, self.links = {}, set(), {}, set()
+        return kept
+
     async def _watch_loop(self) -> AsyncGenerator[None, None]:
         """asyncio.run() closes async generators when everything else is cancelled: the last moment
         in which something can be awaited."""
         try:
             yield
         finally:
-            if not self.over:
-                self.over = True
-                self.database._leave(self)
-                self.end_leases()
-            try:
-                async with asyncio.timeout(LAST_MOMENTS):
-                    self._guard = None
-                    await self.pool.close()
-                    await asyncio.gather(*map(self._disconnect, self.links - self._closing))
-                    if self.links:
-                        await self._all_closed.wait()
-            except Exception as error:
-                log(DEBUG, "%s: not closed properly: %r", self.label, error)
-            for link in [*self.links]:
-                self._disconnected(link)
+            if not self.disowned:
+                await self._end_with_loop()
+
+    async def _end_with_loop(self) -> None:
+        if not self.over:
+            self.over = True
+            self.database._leave(self)
+            self.end_leases()
+        try:
+            async with asyncio.timeout(LAST_MOMENTS):
+                self._guard = None
+                await self.pool.close()
+                await asyncio.gather(*map(self._disconnect, self.links - self._closing))
+                if self.links:
+                    await self._all_closed.wait()
+        except Exception as error:
+            log(DEBUG, "%s: not closed properly: %r", self.label, error)
+        for link in [*self.links]:
+            self._disconnected(link)
 
 
 def statement(method: F) -> F:

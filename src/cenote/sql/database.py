@@ -10,7 +10,7 @@ from logging import WARNING
 from types import CoroutineType, TracebackType
 from typing import Any, Literal, Self
 
-from .. import errors, options
+from .. import errors, fork, options
 from ..errors import PoolError
 from ..hooks import is_awaitable
 from ..log import log
@@ -85,12 +85,12 @@ class Database:
             if name in self._driver.plan.connect_args:
                 raise ValueError(f"connect_args cannot have {name!r}: cenote needs it for itself")
         self._driver.ask_password = self._get_password
-        self._queries = Queries(self._driver)
-        self._query: Callable[[str], Query] = self._queries.__getitem__  # analyses what is new
+        self._forget_queries()
         self._branches: dict[asyncio.AbstractEventLoop, Branch] = {}
         self._observers: tuple[Observer, ...] = ()
         self._connected = False  # a first connection was made
         self._closed = False
+        fork.watch_unlisted(self)
 
     def __repr__(self) -> str:
         return f"<Database {self._masked}{' closed' if self._closed else ''}>"
@@ -395,6 +395,16 @@ class Database:
             if error is None:
                 raise
             log(WARNING, "%s: not closed in order", self._label, error=raised)
+
+    def after_fork(self) -> object:
+        """In the child: the connections stay the parent's, and are left alone."""
+        branches, self._branches = self._branches, {}
+        self._forget_queries()  # another thread may have been in the middle of them
+        return branches, [each.disown() for each in branches.values()], self._driver.after_fork()
+
+    def _forget_queries(self) -> None:
+        self._queries = Queries(self._driver)
+        self._query: Callable[[str], Query] = self._queries.__getitem__  # analyses what is new
 
     def _branch(self) -> Branch:
         if self._closed:

@@ -307,6 +307,10 @@ class Driver(ABC):
     def close(self) -> None:  # noqa: B027
         """The database is closed for good."""
 
+    def after_fork(self) -> object:
+        """Start anew in a forked child; returns what must never be finalized there."""
+        return None
+
 
 def load(plan: Plan) -> Driver:
     """The driver for a URL, made for it."""
