@@ -317,6 +317,7 @@ class PostgresServer(Server):
             "unix_socket_directories": str(self.directory),
             "port": str(self.port),
             "max_connections": "200",
+            "max_prepared_transactions": "5",
             "fsync": "off",
             "full_page_writes": "off",
             # Without fsync it costs next to nothing, and what was committed survives kill().

@@ -306,7 +306,7 @@ def test_the_last_control_of_a_transaction_counts(
         (POSTGRESQL, "end", "commit"),
         (POSTGRESQL, "abort", "rollback"),
         (POSTGRESQL, "commit and chain", "commit"),
-        (POSTGRESQL, "prepare transaction 'a'", "commit"),
+        (POSTGRESQL, "prepare transaction 'a'", "prepare"),
         (POSTGRESQL, "commit prepared 'a'", None),
         (POSTGRESQL, "rollback prepared 'a'", None),
         (POSTGRESQL, "prepare p as select 1", None),

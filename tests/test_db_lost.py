@@ -349,7 +349,7 @@ async def test_the_database_is_closed_in_a_transaction(backend: Backend, style: 
 
 
 @with_server
-@pytest.mark.parametrize("style", ["block", "begin", "raw"])
+@pytest.mark.parametrize("style", ["block", "begin", "raw", "raw begin"])
 @pytest.mark.parametrize("arrives", [False, True], ids=["swallowed", "committed"])
 async def test_a_connection_lost_during_commit(backend: Backend, style: str, arrives: bool) -> None:
     with Proxy(backend.server.host, backend.server.port) as proxy:
@@ -379,13 +379,14 @@ async def test_a_connection_lost_during_commit(backend: Backend, style: str, arr
                 return task
 
             going = asyncio.Event()
-            if style == "begin":
-                await at.db.begin()
+            if style in ("begin", "raw begin"):
+                await (at.db.begin() if style == "begin" else at.db.execute(backend.raw_begin))
                 await at.insert(1)
                 await at.insert(2)
                 task = await begin_cut()
                 with pytest.raises(Lost) as caught:
                     await at.db.commit()
+                await at.db.rollback()  # there is nothing to do, which is no error
             elif style == "raw":
                 await at.db.execute(backend.raw_begin)
                 await at.insert(1)
@@ -630,17 +631,89 @@ async def test_commit_of_an_aborted_transaction(backend: Backend, style: str) ->
 
 
 @with_postgresql
-async def test_a_raw_commit_of_an_aborted_transaction(backend: Backend) -> None:
+@pytest.mark.parametrize("name", ["execute", "fetch_all", "fetch_one", "fetch_val"])
+@pytest.mark.parametrize("of", ["database", "handle", "statement"])
+async def test_a_raw_commit_of_an_aborted_transaction(backend: Backend, name: str, of: str) -> None:
     async with setting(backend) as at:
         await at.insert(1)
         with pytest.raises(Lost) as caught:
-            async with at.db.transaction():
+            async with at.db.transaction() as tx:
                 await at.insert(2)
+                statement = await at.db.prepare("COMMIT")
                 with drivers_error():
                     await at.insert(1)
-                await at.db.execute("COMMIT")
+                if of == "statement":
+                    answer = await getattr(statement, name)()
+                else:
+                    answer = await getattr(at.db if of == "database" else tx, name)("COMMIT")
+                assert answer == {"execute": 0, "fetch_all": []}.get(name)
+                await statement.close()
         assert caught.value.outcome == "rolled_back"
         assert await at.rows() == [1]
+
+
+@pytest.mark.parametrize("name", ["execute", "fetch_all", "fetch_one", "fetch_val"])
+async def test_a_rollback_of_what_is_lost_gives_what_its_method_gives(
+    backend: Backend, name: str
+) -> None:
+    async with setting(backend) as at:
+        await at.db.begin()
+        await at.insert(1)
+        await at.db.execute("COMMIT")
+        with pytest.raises(Lost):
+            await at.insert(2)
+        answer = await getattr(at.db, name)("rollback")
+        assert answer == {"execute": 0, "fetch_all": []}.get(name)
+        await at.insert(3)
+        assert await at.rows() == [1, 3]
+
+
+@with_postgresql
+async def test_prepare_transaction(backend: Backend) -> None:
+    """It is neither committed nor rolled back."""
+    async with setting(backend) as at:
+        if not int(await at.watcher.db.fetch_val("show max_prepared_transactions")):
+            pytest.fail("the server must allow prepared transactions")
+        name = f"p_{at.table}"
+        try:
+            with pytest.raises(Lost) as caught:
+                async with at.db.transaction():
+                    await at.insert(1)
+                    await at.db.execute(f"prepare transaction '{name}'")
+                    await every_statement_is_refused(at.db, "unknown")
+            assert caught.value.outcome == "unknown"
+            assert await at.rows() == []
+        finally:
+            await at.watcher.db.execute(f"commit prepared '{name}'")
+        assert await at.rows() == [1]
+        # An aborted one is rolled back instead.
+        with pytest.raises(Lost) as caught:
+            async with at.db.transaction():
+                with drivers_error():
+                    await at.insert(1)
+                await at.db.fetch_all(f"prepare transaction '{name}'")
+        assert caught.value.outcome == "rolled_back"
+
+
+@with_mysql
+@pytest.mark.parametrize("fails", [False, True], ids=["done", "failed"])
+async def test_a_raw_transaction_that_a_statement_commits(backend: Backend, fails: bool) -> None:
+    """It is over, as the server says, whether the statement succeeds or not: nothing is lost."""
+    async with setting(backend) as at:
+        created = at.table if fails else f"{at.table}_2"
+        try:
+            await at.db.execute(backend.raw_begin)
+            await at.insert(1)
+            result = await outcome(at.db.execute(f"create table {created} (a int)"))
+            assert isinstance(result, Exception) == fails
+            assert not at.db.in_transaction
+            await at.insert(2)
+            await at.db.execute(backend.raw_begin)
+            await at.insert(3)
+            await at.db.execute("ROLLBACK")
+            assert await at.rows() == [1, 2]
+        finally:
+            await at.watcher.db.execute(f"drop table if exists {at.table}_2")
 
 
 @with_postgresql

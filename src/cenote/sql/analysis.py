@@ -14,7 +14,7 @@ from typing import Literal
 
 from .tokens import Dialect, condensed, readings, tokens
 
-Control = Literal["begin", "commit", "rollback"]
+Control = Literal["begin", "commit", "prepare", "rollback"]
 READ_ONLY = re.compile(r"\bread\s+only\b|read_only")
 Items = list[str]
 
@@ -179,8 +179,10 @@ class _Rules:
             return "begin"
         if second == "PREPARED":
             return None
-        if first in self.committing or (first == "PREPARE" and second == "TRANSACTION"):
+        if first in self.committing:
             return "commit"
+        if first == "PREPARE" and second == "TRANSACTION":
+            return "prepare"  # for a commit in two phases, which may come or not
         if first in ("ROLLBACK", "ABORT") and "TO" not in items[1:3]:
             return "rollback"
         return None

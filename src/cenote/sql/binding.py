@@ -25,7 +25,11 @@ R = TypeVar("R")
 
 IN_TRANSACTION = "in a transaction"
 LOOK_AGAIN = 1.0  # seconds after which a task that waits may have closed a circle
-ENDED_BY: dict[str | None, Outcome] = {"commit": "committed", "rollback": "rolled_back"}
+ENDED_BY: dict[str | None, Outcome] = {
+    "commit": "committed",
+    "prepare": "unknown",
+    "rollback": "rolled_back",
+}
 
 
 class Pin:
@@ -461,7 +465,7 @@ class Lease:
         if not alive:
             self.drop(error)
             if inside and not self.private:
-                if query is not None and query.ends == "commit":
+                if query is not None and query.ends in ("commit", "prepare"):
                     self.lose("unknown", "its connection was lost during COMMIT", error)
                 if query is not None and query.opaque:
                     self.lose("unknown", f"its connection was lost during {query!r}", error)
@@ -473,7 +477,7 @@ class Lease:
                 self.lose("unknown", f"{query!r} failed, and had or has ended it", error)
             elif self.branch.driver.rolls_back(error):
                 self.lose("rolled_back", "the server rolled it back", error)
-            else:
+            elif self.transactions:  # a raw one is over then, as after a statement that succeeds
                 self.lose("committed", "a statement that failed had ended it before", error)
 
     @property

@@ -24,7 +24,7 @@ from ..pool import Pool
 from ..work import was_cut
 from .binding import Lease
 from .driver import Driver, Link
-from .query import Query
+from .query import Query, without_rows
 from .scope import acting_task, forget_scope, open_transactions, scope
 from .url import without_frames
 
@@ -451,8 +451,11 @@ def statement(method: F) -> F:
             if lease is not None:
                 if lease.lost is not None and query.control == "rollback":
                     await database.rollback()
-                    return 0
-                call = methodcaller(name, text, arguments)
+                    return without_rows(name)
+                if query.commits:
+                    call = query.commit_by(name, text, arguments)
+                else:
+                    call = methodcaller(name, text, arguments)
                 try:
                     return await lease.run_alone(call, query)
                 except Exception as error:

@@ -190,13 +190,24 @@ class Database:
             else:
                 lease.check_alive()
                 query = self._query("COMMIT")
-                if not await lease.run(lambda link: link.commit(), query):
+                if not await self._commit_raw(lease, query):
                     raise errors.transaction_lost(
                         "rolled_back", "a statement in it had failed, so the server rolled back"
                     )
         except Exception:
             lease.branch.refused.add(lease.task)
             raise
+
+    async def _commit_raw(self, lease: Lease, query: Query) -> bool:
+        try:
+            return await lease.run(lambda link: link.commit(), query)
+        except Exception as error:
+            lost = lease.lost
+            if lost is None or lost.cause is not error:
+                raise
+            lease.lost = None  # it is over: the task goes on with another connection
+            lease.settle()
+            raise lost.error() from error
 
     async def rollback(self) -> None:
         """Of everything, also inside of nested blocks; the task goes on outside a transaction.

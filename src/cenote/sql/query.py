@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from sys import getsizeof
 from threading import Lock
 from typing import Any
 
 from .analysis import analyse
-from .driver import Arguments, Driver
+from .driver import Arguments, Driver, Link
 from .notes import note_missing
 from .placeholders import Template, compile_template
 
@@ -21,8 +22,8 @@ LONGEST = 500_000  # bytes of a text; a longer one is analysed each time
 class Query:
     """One text, analysed for one driver."""
 
-    __slots__ = ("_driver", "_named", "_positional", "control", "ends", "keyword", "lasting",
-                 "opaque", "read_only", "replans", "text", "touches")  # fmt: skip
+    __slots__ = ("_driver", "_named", "_positional", "commits", "control", "ends", "keyword",
+                 "lasting", "opaque", "read_only", "replans", "text", "touches")  # fmt: skip
 
     def __init__(self, driver: Driver, text: str) -> None:
         if not isinstance(text, str):
@@ -35,6 +36,7 @@ class Query:
         self.control = facts.control
         self.ends = facts.ends
         self.opaque = facts.opaque
+        self.commits = facts.statements == 1 and facts.ends in ("commit", "prepare")
         self.read_only = facts.read_only
         self.keyword = facts.keyword
         self._driver = driver
@@ -72,9 +74,24 @@ class Query:
         """No parameters, of the kind that the placeholders of the text take."""
         return {} if self.template({}).names else ()
 
+    def commit_by(self, name: str, text: str, arguments: Arguments) -> Any:
+        """The call of a link's method for a statement that commits. Only execute() tells what the
+        server answered, which is ROLLBACK after an error."""
+        return partial(_commit, name, text, arguments)
+
     def __repr__(self) -> str:
         text = " ".join(self.text.split())
         return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+async def _commit(name: str, text: str, arguments: Arguments, link: Link) -> Any:
+    affected = await link.execute(text, arguments)
+    return affected if name == "execute" else without_rows(name)
+
+
+def without_rows(name: str) -> Any:
+    """What this method gives for a statement that has none."""
+    return {"execute": 0, "fetch_all": []}.get(name)
 
 
 class Queries(dict[str, Query]):

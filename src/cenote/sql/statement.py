@@ -114,9 +114,13 @@ class Statement:
     async def _run(self, name: str, parameters: Any) -> Any:
         arguments = self._bind(parameters)
         prepared = self._prepared()
+        if self._query.commits:
+            call = self._query.commit_by(name, prepared.text, arguments)
+        else:
+            call = lambda link: getattr(prepared, name)(arguments)  # noqa: E731
         try:
             return await self._lease.run(
-                lambda link: getattr(prepared, name)(arguments),
+                call,
                 self._query,
                 pin=self._pin,
                 transaction=self._pin.transaction,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Container, Iterable
 from logging import DEBUG
+from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -381,10 +382,12 @@ class Transaction:
     async def _run(self, name: str, sql: str, parameters: Any) -> Any:
         query = self._database._query(sql)
         text, arguments = query.bind(parameters)
+        if query.commits:
+            call = query.commit_by(name, text, arguments)
+        else:
+            call = methodcaller(name, text, arguments)
         try:
-            return await self._open_lease().run(
-                lambda link: getattr(link, name)(text, arguments), query, transaction=self
-            )
+            return await self._open_lease().run(call, query, transaction=self)
         except Exception as error:
             if parameters is None:
                 query.note_missing(error)
