@@ -296,6 +296,19 @@ async def test_a_stale_type_in_transactions_only(backend: Backend) -> None:
         assert await db.fetch_val(f"select max(name) from {table}") == 7
 
 
+async def test_a_table_that_a_transaction_itself_changes(backend: Backend) -> None:
+    """There nothing can be run again: what was kept is forgotten before."""
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        await db.execute(f"insert into {table} values (1, 'a')")
+        select, one = f"select * from {table}", f"select * from {table} where id = ?"
+        async with db.transaction():
+            for at in range(3):
+                for _ in range(2):
+                    assert len(await db.fetch_one(select)) == 2 + at
+                    assert len(await db.fetch_one(one, [1])) == 2 + at
+                await db.execute(f"alter table {table} add column c{at} int")
+
+
 async def test_tasks_that_meet_a_refused_plan_together(backend: Backend) -> None:
     async with (
         counting(backend) as counted,

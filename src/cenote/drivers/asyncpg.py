@@ -164,6 +164,8 @@ class AsyncpgLink(Link):
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         self.status = status = await self.raw.execute(text, *(arguments or ()))
+        if status.startswith(("ALTER", "DROP")):
+            self.forget_plans()  # in a transaction nothing could be run again
         return affected(status)
 
     def fetch_all(self, text: str, arguments: Arguments) -> Any:
