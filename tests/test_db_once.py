@@ -309,6 +309,41 @@ async def test_a_table_that_a_transaction_itself_changes(backend: Backend) -> No
                 await db.execute(f"alter table {table} add column c{at} int")
 
 
+@pytest.mark.parametrize("end", ["block", "raw", "savepoint", "aborted"])
+async def test_a_change_that_is_rolled_back(backend: Backend, end: str) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        select = f"select * from {table} where id = ?"
+
+        async def change() -> None:
+            assert len((await db.fetch_all(select, [1]))[0]) == 2
+            await db.execute(f"alter table {table} add column more int")
+            assert len((await db.fetch_all(select, [1]))[0]) == 3
+
+        await db.execute(f"insert into {table} values (1, 'a')")
+        for _ in range(2):
+            if end == "raw":
+                await db.execute("begin")
+                await change()
+                await db.execute("rollback")
+            elif end == "aborted":
+                await db.begin()
+                await change()
+                await outcome(db.execute("select nosuch()"))
+                await outcome(db.commit())
+            else:
+                async with contextlib.AsyncExitStack() as stack:
+                    if end == "savepoint":
+                        await stack.enter_async_context(db.transaction())
+                    with contextlib.suppress(ZeroDivisionError):
+                        async with db.transaction():
+                            await change()
+                            raise ZeroDivisionError
+                    if end == "savepoint":
+                        assert len((await db.fetch_all(select, [1]))[0]) == 2
+            async with db.transaction():
+                assert len((await db.fetch_all(select, [1]))[0]) == 2
+
+
 async def test_tasks_that_meet_a_refused_plan_together(backend: Backend) -> None:
     async with (
         counting(backend) as counted,

@@ -141,13 +141,14 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
 
 
 class AsyncpgLink(Link):
-    __slots__ = ("_place", "_wire")
+    __slots__ = ("_alters", "_place", "_wire")
 
     guard_bases: ClassVar[tuple[type, ...]] = (asyncpg.connection._ConnectionProxy,)
     raw: Any
 
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
+        self._alters = False  # its transaction has changed the schema, if that is not rolled back
         self._place = {  # of its session, to stop what runs there
             "loop": raw._loop,
             "addr": raw._addr,
@@ -164,9 +165,24 @@ class AsyncpgLink(Link):
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         self.status = status = await self.raw.execute(text, *(arguments or ()))
-        if status.startswith(("ALTER", "DROP")):
-            self.forget_plans()  # in a transaction nothing could be run again
+        if status.startswith(("ALTER", "CREATE", "DROP", "ROLLBACK")):
+            self._note_change(status)
         return affected(status)
+
+    def _note_change(self, status: str) -> None:
+        """In a transaction nothing can be run again: what is kept is forgotten before."""
+        if status == "ROLLBACK":
+            self._forget_changes()
+            return
+        self._alters = self.in_transaction
+        if not status.startswith("CREATE"):
+            self.forget_plans()
+
+    def _forget_changes(self) -> None:
+        """Those of a transaction that is rolled back, perhaps to a savepoint."""
+        if self._alters:
+            self._alters = self.in_transaction
+            self.forget_plans()
 
     def fetch_all(self, text: str, arguments: Arguments) -> Any:
         return self.raw.fetch(text, *(arguments or ()))
@@ -222,10 +238,15 @@ class AsyncpgLink(Link):
 
     async def commit(self) -> bool:
         status: str = await self.raw.execute("COMMIT")
-        return status != "ROLLBACK"
+        if status == "ROLLBACK":
+            self._forget_changes()
+            return False
+        self._alters = False
+        return True
 
     async def rollback(self) -> None:
         await self.raw.execute("ROLLBACK")
+        self._forget_changes()
 
     async def close(self) -> None:
         if self.busy:
