@@ -13,7 +13,11 @@ import backends
 from backends import Backend
 from servers import MariaDBServer, PostgresServer
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork"),
+    pytest.mark.own_loop,
+    pytest.mark.driver,
+]
 
 PRELUDE = """
 import asyncio, gc, logging, os, sys, warnings

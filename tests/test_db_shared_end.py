@@ -17,6 +17,7 @@ from held import Gate, branch_of
 
 pytestmark = [
     pytest.mark.real_time("talks to real servers"),
+    pytest.mark.driver,
     pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
 ]
 

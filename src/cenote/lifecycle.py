@@ -36,6 +36,10 @@ class Lifecycle(Runtime[T]):
 
     async def open(self) -> None:
         """Bind to the running loop; returns when `min_size` resources exist."""
+        await self._open_with(0)
+
+    async def _open_with(self, least: int) -> None:
+        """At least so many, also above `min_size`: then they are not restored later."""
         while self._undoing is not None:
             await self._undoing.wait()
         await self._turn()
@@ -43,14 +47,14 @@ class Lifecycle(Runtime[T]):
         failures: list[BaseException] = []
         self._openers.append(failures)
         try:
-            while self._core.count < self._core.min_size:
+            while self._core.count < max(self._core.min_size, least):
                 if failures:
                     raise failures[0]
                 if self._core.phase is not Phase.OPEN:
                     raise errors.closed(self._name)
                 if self._core.circuit is CircuitState.INACTIVE:
                     raise self._unavailable()
-                self._step(self._fill)
+                self._step(self._fill, least)
                 await self._next_change()
         except BaseException as error:
             self._openers.remove(failures)

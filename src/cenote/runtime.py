@@ -154,10 +154,11 @@ class Runtime(Bound[T]):
 
     # -- creating --------------------------------------------------------------------------------
 
-    def _fill(self) -> None:
-        """Start what is missing to min_size."""
-        while self._core.shortage():
-            slot = self._core.permit_for_pool()
+    def _fill(self, least: int = 0) -> None:
+        """Start what is missing to min_size, or to `least`."""
+        core = self._core
+        while core.shortage() or core.count + core.opening < least:
+            slot = core.permit_for_pool()
             if slot is None:
                 return
             self._start(slot)

@@ -343,8 +343,11 @@ class Database:
     # -- opening and closing ---------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect `min_size` connections now, so that wrong settings show at the start."""
-        await self._branch().pool.open()
+        """Connect `min_size` connections now, at least one: wrong settings show at the start.
+
+        Raises what connecting raised; then nothing is left behind, and it may be opened again.
+        """
+        await self._branch().pool._open_with(1)
 
     async def close(self) -> None:
         """Close the pools of all event loops, for good."""
