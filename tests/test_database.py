@@ -310,8 +310,8 @@ async def test_a_stream_in_a_transaction_left_by_break(backend: Backend, begin: 
     """It is collected in the same step in which the next statement begins."""
     async with backend.database(max_size=1) as db, backend.table(db) as table:
         await db.execute_many(f"insert into {table} values (?, 'a')", [[i] for i in range(500)])
-        transaction = db.transaction()
         if begin == "block":
+            transaction = db.transaction()
             await transaction.__aenter__()
         else:
             await db.execute(backend.raw_begin)

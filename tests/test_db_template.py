@@ -593,7 +593,7 @@ async def test_a_database_in_memory_is_shared_by_its_connections() -> None:
     async with db.connection() as raw:
         assert await db.fetch_val("select a from t") == 1
         assert (await asyncio.create_task(value(db, "select count(*) from t"))) == 1
-        assert raw is db.bound_connection
+        assert raw.__wrapped__ is db.bound_connection
     await stream.aclose()
     assert db.pool is not None
     assert db.pool.stats().created >= 2

@@ -107,10 +107,10 @@ def optional_function(name: str, value: Any) -> Callable[..., Any] | None:
 
 def unknown(owner: str, given: Iterable[str], known: Collection[str]) -> TypeError:
     """The error for options that the owner does not have, each with the nearest that it has."""
-    return TypeError(f"{owner} has no option {', '.join(_nearest(name, known) for name in given)}")
+    return TypeError(f"{owner} has no option {', '.join(nearest(name, known) for name in given)}")
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, known: Collection[str]) -> str:
     near = [ELSEWHERE[name]] if ELSEWHERE.get(name) in known else get_close_matches(name, known, 1)
     return f"{name!r} (did you mean {near[0]}?)" if near else repr(name)
 

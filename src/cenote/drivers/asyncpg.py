@@ -18,6 +18,7 @@ from ..sql.driver import (
     Plan,
     Prepared,
     Source,
+    check_connect_args,
     fresh,
     missing,
     reject_unknown,
@@ -412,6 +413,7 @@ class AsyncpgDriver(Driver):
         super().__init__(plan)
         target, options = plan.target, dict(plan.target.options)
         reject_unknown(options, [*IN_DSN, *OTHERS])
+        check_connect_args(plan.connect_args, asyncpg.connect)
         self._arguments = server_options(target, options)
         in_dsn = {name: options.pop(name) for name in IN_DSN if name in options}
         if in_dsn:
@@ -453,6 +455,15 @@ class AsyncpgDriver(Driver):
                 return is_final(severity)
             return isinstance(error, asyncpg.PostgresConnectionError)  # made by asyncpg itself
         return isinstance(error, OSError) or self.is_unsent(error)
+
+    def hint(self, error: BaseException) -> str | None:
+        if not isinstance(error, TimeoutError) or str(error):
+            return None
+        limit = {**self._arguments, **self.plan.connect_args}.get("command_timeout")
+        return (
+            f"the statement took longer than asyncpg's command_timeout ({limit} s); the server is "
+            f"told to stop it, and the connection is replaced"
+        )
 
     def is_unsent(self, error: BaseException) -> bool:
         if isinstance(error, asyncpg.InternalClientError):

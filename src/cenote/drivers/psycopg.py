@@ -18,6 +18,7 @@ from ..sql.driver import (
     Link,
     Plan,
     Source,
+    check_connect_args,
     fresh,
     missing,
     reject_unknown,
@@ -460,6 +461,7 @@ class PsycopgDriver(Driver):
         target, options = plan.target, dict(plan.target.options)
         known = [option.keyword.decode() for option in Conninfo.get_defaults()]
         reject_unknown(options, [name for name in known if name not in ("user", "password")])
+        check_connect_args(plan.connect_args, Connection.connect, *known)
         arguments = server_options(target, options)
         if "database" in arguments:
             arguments["dbname"] = arguments.pop("database")

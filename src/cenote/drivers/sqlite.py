@@ -24,6 +24,7 @@ from ..sql.driver import (
     Plan,
     Prepared,
     Source,
+    check_connect_args,
     fresh,
     missing,
     reject_unknown,
@@ -58,10 +59,13 @@ WORDS = {
 MODES = ("ro", "rw", "rwc")  # not memory: each connection would have a database of its own
 IN_URI = ("mode", "immutable", "nolock", "vfs", "psow")
 OTHERS = ("timeout",)
+CONNECT = ("timeout", "detect_types", "isolation_level", "check_same_thread", "factory",
+           "cached_statements", "uri", "autocommit")  # of sqlite3.connect()  # fmt: skip
 
 
 INTERRUPT_AGAIN = 0.02  # seconds
 NO_ROW = -1
+THREAD_ENDS = 0.001  # seconds between two looks
 
 
 class Writers:
@@ -293,6 +297,7 @@ class SqliteDriver(Driver):
         if not target.database:
             raise ValueError("url of SQLite names no file: sqlite:///file.db or sqlite:///:memory:")
         reject_unknown(options, [*PRAGMAS, *IN_URI, *OTHERS])
+        check_connect_args(plan.connect_args, aiosqlite.connect, *CONNECT)
         self._anchor: sqlite3.Connection | None = None  # keeps a database in memory alive
         self._writers = Writers()
         self._registered: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
@@ -339,8 +344,12 @@ class SqliteDriver(Driver):
         raw._connector = opening = Opening(raw._connector)
         try:
             link = SqliteLink(await raw, self._writers, arguments["timeout"], eager=self._memory)
-        except BaseException:
+        except BaseException as error:
             opening.forsake()
+            if isinstance(error, Exception):
+                # aiosqlite does not wait for the end of its thread, which answers to this loop.
+                while raw._thread.is_alive():  # noqa: ASYNC110
+                    await asyncio.sleep(THREAD_ENDS)
             raise
         try:
             await link.call(self._set_up)

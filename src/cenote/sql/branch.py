@@ -24,6 +24,7 @@ from ..pool import Pool
 from ..work import was_cut
 from .binding import Lease
 from .driver import Driver, Link
+from .notes import note, note_connect
 from .query import Query, without_rows
 from .scope import acting_task, forget_scope, open_transactions, scope
 from .url import without_frames
@@ -88,6 +89,7 @@ class Branch:
         try:
             link = await self.driver.connect(password)
         except BaseException as error:
+            note_connect(error, self.driver.plan.target)
             if password is not None:
                 without_frames(error)
             raise
@@ -313,6 +315,8 @@ class Branch:
             return False
         if isinstance(error, PoolError):
             return True
+        if (hint := self.driver.hint(error)) is not None:
+            note(error, hint)
         if self.driver.is_disconnect(error) or link.is_dead:
             link.broken = True
             link.busy = isinstance(error, TimeoutError)

@@ -314,7 +314,12 @@ class Database:
         """The pool of the running loop; None if `pooled=False`."""
         if not self._pooled:
             return None
-        loop = asyncio.get_running_loop()
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise RuntimeError(
+                f"database {self._label}: db.pool is the pool of the running event loop, and none "
+                f"is running here. Read it in a coroutine, such as the one given to asyncio.run()."
+            )
         branch = self._branches.get(loop)
         return (self._branch() if branch is None else branch).pool
 

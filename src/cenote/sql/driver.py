@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import Parameter, signature
 from logging import DEBUG
 from typing import Any, ClassVar, Literal, TypeVar
 
 from ..log import log
+from ..options import nearest
 from .placeholders import Dialect, Style, Template
 from .url import Secret, Target
 
@@ -292,6 +294,10 @@ class Driver(ABC):
         """Whether the connection is gone after this error."""
         return isinstance(error, OSError)
 
+    def hint(self, error: BaseException) -> str | None:
+        """What an error of a statement leaves unsaid, to be added to it as a note."""
+        return None
+
     def is_unsent(self, error: BaseException) -> bool:
         """Of a connection that was dead when it was handed out: whether nothing was sent on it."""
         return False
@@ -342,6 +348,24 @@ def reject_unknown(options: Mapping[str, Any], known: Sequence[str]) -> None:
             f"known are {', '.join(sorted(known))}. "
             f"Arguments of the driver's connect() go into connect_args."
         )
+
+
+def check_connect_args(given: Mapping[str, Any], connect: Callable[..., Any], *more: str) -> None:
+    """ValueError for what the driver's `connect` would refuse with the first connection, and so for
+    every one; `more`: what it takes besides the arguments that its signature names."""
+    try:
+        parameters = signature(connect).parameters.values()
+    except (TypeError, ValueError):
+        return  # written in C, and silent about it
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    named = {each.name for each in parameters if each.kind in kinds}
+    known = named.union(more)
+    for name in given if named else ():  # else it takes whatever is given
+        if name not in known:
+            raise ValueError(
+                f"connect_args has the unknown argument {nearest(name, known)}; the driver's "
+                f"connect() takes {', '.join(sorted(known))}"
+            )
 
 
 def fresh(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Container, Iterable
 from logging import DEBUG
 from operator import methodcaller
@@ -40,6 +41,7 @@ class Transaction:
         "_lease",
         "_older",
         "_savepoint",
+        "_unused",
         "is_open",
         "read_only",
         "task",
@@ -51,6 +53,7 @@ class Transaction:
         if not isinstance(read_only, bool):
             raise TypeError(f"read_only must be True or False, not {read_only!r}")
         self.read_only = read_only
+        self._unused = True  # nobody has entered it
         self._lease: Lease | None = None
         self._savepoint: str | None = None
         self._older: Container[Pin] = ()  # what was open before it
@@ -59,6 +62,11 @@ class Transaction:
         self._cut = False  # ended by the end of its task, or by closing the database
         self.is_open = False
         self.task: Any = None  # that entered it
+
+    def __del__(self) -> None:
+        if getattr(self, "_unused", False):  # also of one that could not be made
+            text = "db.transaction() was never entered: write `async with db.transaction():`"
+            warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
 
     @property
     def task_name(self) -> str:
@@ -70,6 +78,7 @@ class Transaction:
     # -- begin and end ---------------------------------------------------------------------------
 
     async def start(self) -> None:
+        self._unused = False
         if self._entered:
             raise RuntimeError("this transaction was used before; call db.transaction() for each")
         branch = self._database._branch()
@@ -396,6 +405,7 @@ class Transaction:
     def _open_lease(self) -> Lease:
         lease = self._lease
         if lease is None or not self.is_open:
+            self._unused = False  # whoever tries to use it is told
             raise errors.transaction_over()
         return lease
 

@@ -6,7 +6,7 @@ import codecs
 import ssl
 from typing import Any, ClassVar
 
-from ...sql.driver import Driver, Link, Plan, fresh, reject_unknown
+from ...sql.driver import Driver, Link, Plan, check_connect_args, fresh, reject_unknown
 from ...sql.placeholders import MYSQL, Dialect, Style
 from ...sql.url import Secret
 from .link import MysqlLink, code
@@ -49,6 +49,7 @@ class MysqlDriver(Driver):
         super().__init__(plan)
         target, options = plan.target, dict(plan.target.options)
         reject_unknown(options, OPTIONS)
+        check_connect_args(plan.connect_args, Connection)
         if len(target.hosts) > 1:
             raise ValueError("url has several hosts, which the driver asyncmy does not know")
         self._tls = tls(options)
@@ -162,6 +163,14 @@ class MysqlDriver(Driver):
 
     def is_disconnect(self, error: BaseException) -> bool:
         return link_is_gone(error) or isinstance(error, OSError)
+
+    def hint(self, error: BaseException) -> str | None:
+        if not isinstance(error, errors.MySQLError) or "sequence number" not in str(error):
+            return None
+        return (
+            "so ends a connection on which more was sent at once than the server's "
+            "max_allowed_packet: raise that, or send less in one parameter"
+        )
 
     def rolls_back(self, error: BaseException) -> bool:
         return isinstance(error, errors.MySQLError) and code(error) in ROLLED_BACK

@@ -7,6 +7,7 @@ protocols, follows what the server says of its session, and sends no password in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from struct import Struct
 from typing import Any
 
@@ -61,6 +62,8 @@ MySQLResult: Any = untyped.MySQLResult
 
 class Connection(Base):  # type: ignore[misc]
     """asyncmy's connection, with what it lacks."""
+
+    __signature__ = signature(Base)
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
