@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--replay", action="append", choices=REPLAYS, help="only this one")
     parser.add_argument("--statements", type=int, default=0, help="of each corpus, at most")
     parser.add_argument("--seed", type=int, default=0, help="decides which ones")
-    parser.add_argument("--files", default="", help="only scripts whose name contains this")
+    parser.add_argument("--files", default="", help="only scripts whose name matches this")
     parser.add_argument("--reset", default="auto", choices=["auto", "always", "never"])
     given = parser.parse_args()
     options = Options(

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -35,7 +36,7 @@ class Options:
     replays: tuple[str, ...] = REPLAYS
     statements: int = 0  # of each corpus, at most; 0: all
     seed: int = 0
-    files: str = ""  # only scripts whose name contains this
+    files: str = ""  # only scripts whose name has this regular expression
     reset: str = "auto"  # "never" shows what the replay of leftovers would find
 
 
@@ -88,7 +89,8 @@ def run(options: Options, expected: Expected) -> Findings:
 def load(stand: Stand, options: Options) -> list[Script]:
     """The scripts, or a sample of them: whole ones, in an order that the seed decides."""
     scripts = [stand.load(path) for path in stand.corpus.scripts()]
-    scripts = [script for script in scripts if script.statements and options.files in script.name]
+    wanted = re.compile(options.files)
+    scripts = [each for each in scripts if each.statements and wanted.search(each.name)]
     for script in scripts:
         most = MOST[stand.corpus.name]
         if len(script.statements) > most:
