@@ -176,7 +176,7 @@ class BarePsycopg:
         try:
             cursor = await self.raw.execute(text)
             if self.method == "fetch_all":
-                return of_rows(await cursor.fetchall() if cursor.description else [])
+                return of_rows(await cursor.fetchall() if cursor.description is not None else [])
             return of_count(_affected(cursor.statusmessage))
         except TimeoutError:
             raise
@@ -207,7 +207,9 @@ class BareAsyncmy:
             async with self.raw.cursor() as cursor:
                 await cursor.execute(text)
                 if self.method == "fetch_all":
-                    return of_rows(await cursor.fetchall() if cursor.description else [])
+                    return of_rows(
+                        await cursor.fetchall() if cursor.description is not None else []
+                    )
                 return of_count(
                     0 if cursor.description and not CHANGES.match(text) else cursor.rowcount
                 )
