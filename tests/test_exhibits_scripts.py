@@ -128,6 +128,7 @@ def test_statements_of_tcl(script: str, statements: list[str]) -> None:
         ("mariadb", "set global sql_mode = ''"),
         ("mariadb", "set @@global.sql_mode = ''"),
         ("mariadb", "kill 3"),
+        ("mariadb", "/**/ while 1 do select 1; end while"),
         ("mariadb", "install soname 'x'"),
         ("sqlite", "attach '/tmp/x.db' as y"),
         ("sqlite", "vacuum into 'x'"),

@@ -51,7 +51,8 @@ MARIADB = {
       | \bset\s+.*\b(debug_dbug|debug_sync|debug)\b | \bxa\s+(recover|prepare)\b
     """,
     "waits": r"""
-        \b(sleep|benchmark)\s*\( | \bmaster_(pos|gtid)_wait\b | \bget_lock\s*\(.*,\s*\d{2,}
+        \b(sleep|benchmark)\s*\( | ^(\s|/\*\*/|\w+:)*(loop|repeat|while|for)\b
+      | \bmaster_(pos|gtid)_wait\b | \bget_lock\s*\(.*,\s*\d{2,}
     """,
 }
 SQLITE = {
