@@ -9,6 +9,7 @@ import gc
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -746,6 +747,46 @@ async def refused(url: str, **options: Any) -> None:
     await db.close()
     check_branch(branch)
     await eventually(lambda: {*threading.enumerate()} <= threads)
+
+
+def test_a_thread_of_sqlite_outlives_its_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It opens a connection for who was cancelled meanwhile: the connection is closed, and nothing
+    is reported to a loop that is closed."""
+    begun, go_on, opened, died = threading.Event(), threading.Event(), [], []
+    connect = sqlite3.connect
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        begun.set()
+        assert go_on.wait(WAIT)
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", slow)
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    db = cenote.Database(f"sqlite:///{tmp_path / 'slow.db'}")
+    before = {*threading.enumerate()}
+    left: list[threading.Thread] = []
+
+    async def main() -> None:
+        task = asyncio.create_task(db.open())
+        await eventually(begun.is_set)
+        left.extend({*threading.enumerate()} - before)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await db.close()
+
+    asyncio.run(main())
+    go_on.set()
+    for thread in left:
+        thread.join(WAIT)
+        assert not thread.is_alive()
+    assert left
+    assert died == []
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("select 1")
 
 
 # -- without a pool -----------------------------------------------------------------------------

@@ -7,8 +7,10 @@ import contextlib
 import os
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, urlencode
 from uuid import uuid4
@@ -340,7 +342,8 @@ class SqliteDriver(Driver):
             **fresh(dict(self.plan.connect_args)),
         }
         raw = aiosqlite.connect(self._path, **arguments)
-        raw._thread.daemon = True  # an unclosed connection must not keep the program alive
+        # An unclosed connection must not keep the program alive.
+        raw._thread = threading.Thread(target=work, args=(raw._tx,), daemon=True)
         raw._connector = opening = Opening(raw._connector)
         try:
             link = SqliteLink(await raw, self._writers, arguments["timeout"], eager=self._memory)
@@ -392,6 +395,33 @@ class SqliteDriver(Driver):
         anchor, self._anchor = self._anchor, None
         if anchor is not None:
             anchor.close()
+
+
+def work(queue: SimpleQueue[tuple[asyncio.Future[Any] | None, Callable[[], Any]]]) -> None:
+    """The thread of a connection. That of aiosqlite dies with a traceback if the loop is closed
+    before it has done what nobody waits for any more, such as to open for who was cancelled."""
+    result = None
+    while result is not _STOP_RUNNING_SENTINEL:
+        future, function = queue.get()
+        error: BaseException | None = None
+        result = None
+        try:
+            result = function()
+        except BaseException as raised:
+            error = raised
+        if future is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                future.get_loop().call_soon_threadsafe(_deliver, future, result, error)
+        del future, function, error
+
+
+def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 class Opening:
