@@ -13,6 +13,7 @@ from ..observe import task_name
 from .circle import waits_for
 from .driver import Link, Source
 from .losses import DOUBTFUL, Lost, LostSession, Outcome
+from .pin import Pin
 from .query import Query
 from .scope import enter_scope, leave_scope
 from .turn import Turn
@@ -30,35 +31,6 @@ ENDED_BY: dict[str | None, Outcome] = {
     "prepare": "unknown",
     "rollback": "rolled_back",
 }
-
-
-class Pin:
-    """An open statement or stream. The lease holds this one, and not the statement itself, which
-    may be collected: then its finalizer drops the pin."""
-
-    __slots__ = ("collected", "exclusive", "over", "reason", "rows", "source", "transaction")
-
-    def __init__(
-        self,
-        reason: str,
-        source: Any,
-        *,
-        exclusive: bool = False,
-        rows: list[Any] | None = None,
-        transaction: Transaction | None = None,
-    ) -> None:
-        self.collected = False  # the statement or stream was, in any thread
-        self.reason = reason
-        self.source = source  # what has to be closed on the link
-        self.exclusive = exclusive  # a stream beside which nothing else can run
-        self.rows = [] if rows is None else rows  # of a stream, read and not yet given
-        self.transaction = transaction  # with which it ends; streams end with any
-        self.over = False  # it has ended with a transaction
-
-    def cut(self) -> None:
-        """Its transaction is over."""
-        self.over = True
-        self.rows.clear()
 
 
 class RawTransaction:

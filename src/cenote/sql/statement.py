@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import PoolError, TransactionClosedError
-from .binding import Lease, Pin
+from .binding import Lease
 from .driver import Arguments, Link, Prepared
 from .notes import note_operator, note_rows
+from .pin import Pin
 from .query import Query
 
 if TYPE_CHECKING:

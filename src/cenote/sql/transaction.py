@@ -13,9 +13,10 @@ from .. import errors
 from ..errors import PoolError
 from ..log import log
 from ..observe import task_name
-from .binding import Lease, Pin
+from .binding import Lease
 from .driver import ISOLATIONS, Isolation, Link
 from .notes import note_rows
+from .pin import Pin
 from .scope import enter_scope, leave_scope
 from .statement import Statement, Stream, prepare
 
