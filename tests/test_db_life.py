@@ -794,7 +794,7 @@ def test_a_thread_of_sqlite_outlives_its_loop(
 
 async def connection_of(db: Any) -> Any:
     async with db.connection() as connection:
-        return connection
+        return connection.__wrapped__
 
 
 async def test_a_connection_for_each_use(backend: Backend) -> None:

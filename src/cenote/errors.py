@@ -35,7 +35,8 @@ class PoolDeadlockError(PoolError):
 
 
 class NotAcquiredError(PoolError, ValueError):
-    """The resource is not out: foreign, or released before."""
+    """The resource is not out: foreign, or released before. Also the use of a connection after the
+    block of `Database.connection()` that gave it."""
 
 
 class CreateTimeoutError(PoolError, TimeoutError):
