@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # What a guard answers by itself, or must not take over from the class that it stands for.
 OWN = frozenset(
-    {"__annotate__", "__annotate_func__", "__class__", "__class_getitem__", "__copy__", "__deepcopy__", "__del__", "__delattr__",
+    {"__annotate__", "__annotate_func__",
+     "__class__", "__class_getitem__", "__copy__", "__deepcopy__", "__del__", "__delattr__",
      "__dict__", "__dir__", "__doc__", "__eq__", "__getattr__", "__getattribute__", "__getstate__",
      "__hash__", "__init__", "__init_subclass__", "__module__", "__ne__", "__new__", "__reduce__",
      "__reduce_ex__", "__repr__", "__setattr__", "__setstate__", "__sizeof__", "__slots__",
