@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 import cenote
+from servers import MariaDBServer, MySQLServer
 
 WAIT = 20.0  # real seconds until something must have happened
 
@@ -29,7 +32,18 @@ class Backend:
     touches: tuple[tuple[str, str], ...] = ()
     raw_begin: str = "BEGIN"
     interleaves: bool = True
+    is_mariadb: bool = False
     integrity_error: str = "IntegrityError"
+
+    @property
+    def status(self) -> str:
+        """The schema of the server's counters, on MySQL and MariaDB."""
+        return "information_schema" if self.is_mariadb else "performance_schema"
+
+    def need_mariadb(self, what: str) -> None:
+        """Skip the test on a real MySQL, which does not have that."""
+        if self.name == "mysql" and not self.is_mariadb:
+            pytest.skip(f"MySQL has no {what}")
 
     @property
     def embedded(self) -> bool:
@@ -192,4 +206,5 @@ def mysql(server: Any) -> Backend:
             ("use information_schema", "select database()"),
         ),
         interleaves=False,
+        is_mariadb=isinstance(server, MariaDBServer) and not isinstance(server, MySQLServer),
     )  # fmt: skip

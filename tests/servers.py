@@ -29,6 +29,8 @@ SANITIZER = ("LD_PRELOAD", "ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS", "PYT
 
 MYSQL_TREE = Path(__file__).parent.parent / ".cache/mysql"  # made by scripts/mysql.sh
 
+SEQUENCES = (100, 1_000, 2_000, 5_000, 50_000, 200_000)  # tables of numbers, up to these
+
 USER = "app"
 PASSWORD = "s3cr:t/p@ss"  # must be quoted in a URL
 DATABASE = "app"  # belongs to the user
@@ -445,12 +447,20 @@ class MySQLServer(MariaDBServer):
             f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
             f"GRANT ALL ON {DATABASE}.* TO {USER}@'%'",
             f"GRANT PROCESS, CONNECTION_ADMIN ON *.* TO {USER}@'%'",
+            f"SET SESSION cte_max_recursion_depth = {max(SEQUENCES)}",
         ]
+        for most in SEQUENCES:  # which MariaDB has by itself
+            table = f"{DATABASE}.seq_1_to_{most}"
+            numbers = f"SELECT 1 AS n UNION ALL SELECT n + 1 FROM c WHERE n < {most}"
+            statements += [
+                f"CREATE TABLE IF NOT EXISTS {table} (seq BIGINT PRIMARY KEY)",
+                f"INSERT IGNORE INTO {table} WITH RECURSIVE c AS ({numbers}) SELECT n FROM c",
+            ]
         self._write("init.sql", "".join(f"{statement};\n" for statement in statements))
 
     def _command(self) -> list[str]:
         _, *options = super()._command()
-        return ["mysqld", *options, "--mysqlx=OFF", "--auto-generate-certs=OFF"]
+        return ["mysqld", *options, "--mysqlx=OFF"]
 
     def _storage(self) -> list[str]:
         share = self.root() / "usr/share/mysql"
@@ -462,6 +472,7 @@ class MySQLServer(MariaDBServer):
             f"--tmpdir={self.directory}",
             "--innodb-buffer-pool-size=16M",
             "--secure-file-priv=",
+            "--auto-generate-certs=OFF",
             "--innodb-redo-log-capacity=8M",
             "--innodb-flush-method=nosync",
         ]

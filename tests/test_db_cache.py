@@ -35,7 +35,7 @@ async def count_kept(backend: Backend, db: Any) -> int:
     if backend.name != "mysql":
         return len(await kept(backend, db))
     return int(await db.fetch_val(
-        "select variable_value from information_schema.global_status "
+        f"select variable_value from {backend.status}.global_status "
         "where variable_name = 'PREPARED_STMT_COUNT'"
     ))  # fmt: skip
 

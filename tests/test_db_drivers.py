@@ -121,6 +121,8 @@ async def check_series(
 async def test_whatever_runs_once_runs_many_times(
     backend: Backend, text: str, rows: list[Any], expected: list[Any], size: int
 ) -> None:
+    if "returning" in text:
+        backend.need_mariadb("RETURNING")
     mysql = backend.name == "mysql"
     words = {
         "upsert": "on duplicate key update" if mysql else "on conflict (id) do update set",
@@ -136,6 +138,8 @@ async def test_whatever_runs_once_runs_many_times(
 async def test_whatever_mysql_runs_once_it_runs_many_times(
     backend: Backend, text: str, rows: list[Any], expected: list[Any], size: int
 ) -> None:
+    if "returning" in text:
+        backend.need_mariadb("RETURNING")
     async with backend.database(statement_cache_size=size) as db, backend.table(db) as table:
         sql = text.format(t=table, upsert="on duplicate key update")
         await db.execute(
@@ -149,6 +153,7 @@ async def test_whatever_mysql_runs_once_it_runs_many_times(
 
 @cached
 async def test_one_after_the_other_is_all_or_nothing_too(backend: Backend, size: int) -> None:
+    backend.need_mariadb("RETURNING")
     async with backend.database(statement_cache_size=size) as db, backend.table(db) as table:
         sql = f"insert into {table} values (?, ?) returning id"
         with pytest.raises(Exception, match=r"(?i)unique|duplicate") as caught:
@@ -173,6 +178,7 @@ async def test_one_after_the_other_goes_back_to_a_savepoint(backend: Backend, si
 
 
 async def test_rows_are_counted_whatever_the_statement_begins_with(backend: Backend) -> None:
+    backend.need_mariadb("RETURNING")
     async with backend.database() as db, backend.table(db) as table:
         insert = f"insert into {table} values (7, 'a'), (8, 'b') returning id"
         assert await db.execute(insert) == 2
@@ -227,6 +233,7 @@ async def test_what_ddl_deletes_by_itself_is_not_counted(backend: Backend) -> No
 async def test_a_stream_that_changes_rows_has_changed_all_of_them(
     backend: Backend, inside: bool
 ) -> None:
+    backend.need_mariadb("RETURNING")
     async with backend.database() as db, backend.table(db) as table:
         sql = f"insert into {table} values (1, 'a'), (2, 'b') returning id"
 

@@ -119,6 +119,10 @@ async def test_no_statement_leaves_a_trace(backend: Backend) -> None:
     traces = (*backend.touches, *EXTRA[backend.name])
     async with backend.database(max_size=1) as db:
         for touch, query in traces:
+            if backend.name == "mysql" and not backend.is_mariadb:
+                query = query.replace("@@tx_", "@@transaction_")
+                if "not atomic" in touch:  # of MariaDB
+                    continue
 
             async def look(query: str = query) -> Any:
                 found = await outcome(db.fetch_val(query))
@@ -277,6 +281,8 @@ async def test_roles(backend: Backend) -> None:
         statements += [f"set session authorization {name}", "set session authorization app"]
     async with backend.database(superuser(backend), max_size=1) as root:
         await root.execute(f"create role {name}")
+        if backend.name == "mysql":  # whoever makes it has it on MariaDB only
+            await root.execute(f"grant {name} to root@localhost")
         if backend.name != "mysql":
             query = "select current_user || session_user"
         try:
@@ -513,7 +519,9 @@ async def mysql_prepare(raw: Any) -> None:
 
 async def mysql_shows(raw: Any) -> Any:
     async with raw.cursor() as cursor:
-        await cursor.execute("select @@autocommit, @@in_transaction, database(), @mine")
+        open_ones = "select count(*) from information_schema.innodb_trx"
+        here = f"({open_ones} where trx_mysql_thread_id = connection_id())"
+        await cursor.execute(f"select @@autocommit, {here}, database(), @mine")
         return (await cursor.fetchone(), raw.get_autocommit(), raw.autocommit_mode)
 
 

@@ -195,7 +195,10 @@ async def test_statements_of_dead_tasks_do_not_pile_up_on_the_server(backend: Ba
             kept.append(await db.prepare(f"select {len(kept)} + ?"))
 
         if backend.name == "mysql":
-            count = "select variable_value from information_schema.global_status where variable_name = 'PREPARED_STMT_COUNT'"  # noqa: E501
+            count = (
+                f"select variable_value from {backend.status}.global_status "
+                f"where variable_name = 'PREPARED_STMT_COUNT'"
+            )
         else:
             count = "select count(*) from pg_prepared_statements"
         before = int(await db.fetch_val(count))
