@@ -31,8 +31,8 @@ TOKEN = re.compile(
 )
 COMMENT_MARK = re.compile(r"/\*|\*/")
 SENDS = re.compile(r"\\(g|gx|gset|gexec|gdesc|watch|crosstabview|bind)\b")
-COPY_DATA = re.compile(r"\s*copy\b.*\bfrom\s+stdin\b", re.IGNORECASE | re.DOTALL)
-COPY_OUT = re.compile(r"\s*copy\b.*\bto\s+stdout\b", re.IGNORECASE | re.DOTALL)
+COPY_DATA = re.compile(r"\s*copy\b.*\bfrom\s+std(in|out)\b", re.IGNORECASE | re.DOTALL)
+COPY_OUT = re.compile(r"\s*copy\b.*\bto\s+std(in|out)\b", re.IGNORECASE | re.DOTALL)
 UNSENT = re.compile(r"(?:\s+|--[^\n]*(?:\n|\Z))*")  # before a statement
 LEADING = re.compile(r"(?:\s+|--[^\n]*(?:\n|\Z)|/\*(?:[^*]|\*(?!/))*\*/)*")
 
