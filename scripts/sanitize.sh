@@ -92,11 +92,13 @@ if [[ $parts == *tests* ]]; then
 fi
 if [[ $parts == *fuzz* ]]; then
     say "hostile programs, seed $seed"
-    hunted tests/fuzz.py --seed "$seed" --programs 1500 --last "$scratch/last" || {
-        status=$?
-        [[ $status == 1 ]] || cat "$scratch/last"
-        exit $status
-    }
+    for collector in 0 1; do # by steps, and in the middle of everything
+        hunted tests/fuzz.py --seed "$seed" --programs 1500 --collector "$collector" --last "$scratch/last" || {
+            status=$?
+            [[ $status == 1 ]] || cat "$scratch/last"
+            exit $status
+        }
+    done
 fi
 if [[ $parts == *soak* ]]; then
     say "mixed cycles, seed $seed"

@@ -84,27 +84,27 @@ def shorten(steps: Program, fails: Callable[[Program], bool]) -> Program:
     return steps
 
 
-def failure(probe: Any, stock: bool, steps: Program) -> str | None:
+def failure(probe: Any, stock: bool, threshold: int, steps: Program) -> str | None:
     from hostile import play
 
     try:
-        play(probe, steps, stock=stock)
+        play(probe, steps, stock=stock, threshold=threshold)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def fails(probe: Any, stock: bool, steps: Program) -> bool:
-    return failure(probe, stock, steps) is not None
+def fails(probe: Any, stock: bool, threshold: int, steps: Program) -> bool:
+    return failure(probe, stock, threshold, steps) is not None
 
 
-def describe(steps: Program, stock: bool) -> str:
+def describe(steps: Program, stock: bool, threshold: int = 0) -> str:
     lines = "".join(f"    {step!r},\n" for step in steps)
-    return f"play(probe, [\n{lines}], stock={stock})"
+    return f"play(probe, [\n{lines}], stock={stock}, threshold={threshold})"
 
 
 def search(
-    probe: Any, seed: int, programs: range, last: Path | None = None
+    probe: Any, seed: int, programs: range, last: Path | None = None, threshold: int = 0
 ) -> tuple[Counter[str], str | None]:
     """What was done, by kind, and the first failure in its shortest form."""
     from hostile import play
@@ -113,18 +113,18 @@ def search(
     for number in programs:
         steps, stock = generate(f"{seed} {number}")
         if last is not None:
-            last.write_text(f"program {number}:\n{describe(steps, stock)}\n")
+            last.write_text(f"program {number}:\n{describe(steps, stock, threshold)}\n")
         try:
-            done += play(probe, steps, stock=stock)
-        except Exception:
-            steps = shorten(steps, partial(fails, probe, stock))
-            why = failure(probe, stock, steps) or "only the first time"
-            return done, f"program {number}: {why}\n{describe(steps, stock)}"
+            done += play(probe, steps, stock=stock, threshold=threshold)
+        except Exception as error:
+            steps = shorten(steps, partial(fails, probe, stock, threshold))
+            why = failure(probe, stock, threshold, steps) or f"only the first time, {error}"
+            return done, f"program {number}: {why}\n{describe(steps, stock, threshold)}"
         done["programs"] += 1
     return done, None
 
 
-def run_programs(seed: int, programs: range, last: Path) -> int:
+def run_programs(seed: int, programs: range, last: Path, threshold: int) -> int:
     """In this process."""
     from extensions import compile_extension, load
 
@@ -135,7 +135,7 @@ def run_programs(seed: int, programs: range, last: Path) -> int:
         source = Path(__file__).parent / "c_api" / "probe.c"
         probe = load(compile_extension(source, Path(folder)))
         began = time.monotonic()
-        done, found = search(probe, seed, programs, last)
+        done, found = search(probe, seed, programs, last, threshold)
     took = time.monotonic() - began
     total, made = sum(done.values()), done.pop("programs", 0)
     print(f"C API: {made:,} programs, {total - made:,} steps in {took:.0f} s", flush=True)
@@ -145,12 +145,13 @@ def run_programs(seed: int, programs: range, last: Path) -> int:
     return found is not None
 
 
-def watch_programs(seed: int, programs: range) -> int:
+def watch_programs(seed: int, programs: range, threshold: int) -> int:
     """In a process of their own."""
     with tempfile.TemporaryDirectory() as folder:
         last = Path(folder, "last")
         command = [sys.executable, __file__, "--seed", str(seed), "--last", str(last)]
         command += ["--first", str(programs.start), "--programs", str(len(programs))]
+        command += ["--collector", str(threshold)]
         status = subprocess.run(command, check=False).returncode
         if status not in (0, 1):
             with contextlib.suppress(OSError):
@@ -178,18 +179,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first one")
     parser.add_argument("--examples", type=int, default=2_000, help="of each test of text")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
+    parser.add_argument(
+        "--collector", type=int, default=0, help="run it after so many allocations; 0: by steps"
+    )
     parser.add_argument("--last", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     programs = range(options.first, options.first + options.programs)
     if options.last is not None:
-        return run_programs(options.seed, programs, options.last)
+        return run_programs(options.seed, programs, options.last, options.collector)
     import cenote
 
     version = ".".join(map(str, sys.version_info[:3]))
     print(f"{cenote.core} core, Python {version}, seed {options.seed}", flush=True)
     status = 0
     if cenote.core == "native":
-        status = watch_programs(options.seed, programs)
+        status = watch_programs(options.seed, programs, options.collector)
     else:
         print("the core is pure: it has no C API")
     return status or run_texts(options.seed, options.examples)

@@ -39,7 +39,8 @@ class World(Steps):
                 if step[0] == "close the loop":
                     return
                 await self.step(step)
-                self.check()
+                with collector(0):  # what is looked at stays as it is meanwhile
+                    self.check()
 
         self.run(drive())
         closed = next(rest, None)
@@ -181,6 +182,22 @@ def natives() -> int:
 
 
 @contextlib.contextmanager
+def collector(threshold: int) -> Iterator[None]:
+    """0: a program that failed fails again, as it is collected where a step says so. Else the
+    collector runs after so many allocations, which before 3.12 is in the middle of anything."""
+    was_enabled, before = gc.isenabled(), gc.get_threshold()
+    gc.disable()
+    if threshold:
+        gc.set_threshold(threshold, 5, 1000)
+        gc.enable()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        (gc.enable if was_enabled else gc.disable)()
+
+
+@contextlib.contextmanager
 def watched(world: World) -> Iterator[None]:
     """Whatever goes wrong where nobody can raise it is heard."""
 
@@ -205,28 +222,27 @@ def watched(world: World) -> Iterator[None]:
     log.setLevel(logging.DEBUG)
     log.propagate = False
     sys.unraisablehook = unraisable
-    was_enabled = gc.isenabled()
-    gc.disable()  # a program that failed fails again: it is collected where a step says so
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # unclosed pools, coroutines that nobody awaits
             yield
     finally:
-        if was_enabled:
-            gc.enable()
         sys.unraisablehook = hook
         log.removeHandler(handler)
         log.setLevel(level)
         log.propagate = propagate
 
 
-def play(probe: Any, steps: list[Step], *, stock: bool = False) -> Counter[str]:
-    """Run the program; what it did, by kind."""
+def play(probe: Any, steps: list[Step], *, stock: bool = False, threshold: int = 0) -> Counter[str]:
+    """Run the program; what it did, by kind. `threshold`: see collector()."""
     gc.collect()
     before = natives()
     world = World(probe, stock)
-    with watched(world):
-        world.live(steps)
+    world.littering = threshold > 0
+    with collector(0), watched(world):
+        with collector(threshold):
+            world.live(steps)
+            world.littering = False
         if not world.loop.is_closed():
             world.run(world.end())
             with contextlib.suppress(KeyboardInterrupt, SystemExit):

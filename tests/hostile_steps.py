@@ -53,6 +53,17 @@ class Thing:
         self.destroyed = False
 
 
+class Garbage:
+    """What only the collector finds, wherever that runs; then it takes a step of the program."""
+
+    def __init__(self, steps: "Steps") -> None:
+        self.me = self
+        self.steps = steps
+
+    def __del__(self) -> None:
+        self.steps.finalized()
+
+
 class Made:
     """A pool and what belongs to it."""
 
@@ -88,6 +99,7 @@ class Steps:
         self.reactions: list[tuple[str, str, int, int]] = []
         self.depth = 0
         self.more = 0
+        self.littering = False  # every step leaves some for the collector
         self.collected = False  # a pool may have been collected with those who waited in it
         self.faults: list[str] = []
         self.done: Counter[str] = Counter()
@@ -144,12 +156,21 @@ class Steps:
         self.react(name)
 
     def react(self, name: str) -> None:
-        for index, (callback, *step) in enumerate(self.reactions):
-            if callback == name and self.depth < DEEPEST:
-                del self.reactions[index]
+        for reaction in [*self.reactions]:
+            if reaction[0] == name and self.depth < DEEPEST:
+                if reaction not in self.reactions:
+                    continue  # a finalizer was faster
+                self.reactions.remove(reaction)
                 self.done[f"in {name}"] += 1
-                self.act(*step)
+                self.act(*reaction[1:])
                 return
+
+    def finalized(self) -> None:
+        """In the middle of whatever the collector has interrupted."""
+        if self.reactions and self.depth < DEEPEST:
+            _, *step = self.reactions.pop(0)
+            self.done["in finalizer"] += 1
+            self.act(*step)
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -157,6 +178,8 @@ class Steps:
         odd: list[str] = []  # arguments that are wrong on purpose
         self.done[name] += 1
         self.depth += 1
+        if self.littering:
+            Garbage(self)
         self.more = (one >> 4) * 16 + (two >> 4)  # for whoever has more to choose
         try:
             getattr(self, f"do_{name}")(one & 15, two & 15, odd)
@@ -423,10 +446,10 @@ class Steps:
             wrong = [self.probe.NULL, None, 3, self.twin]
             self.probe.unsubscribe(wrong[one % len(wrong)])
             return
-        index = one % len(self.subscriptions)
-        self.probe.unsubscribe(self.subscriptions[index])
-        if two & 1:
-            del self.subscriptions[index]
+        subscription = self.subscriptions[one % len(self.subscriptions)]
+        self.probe.unsubscribe(subscription)
+        if two & 1:  # by identity: a finalizer may have changed the list
+            self.subscriptions = [each for each in self.subscriptions if each is not subscription]
 
     def do_set_state(self, one: int, two: int, odd: list[str]) -> None:
         state = two % 3 if two < 14 else [-1, 1 << 30][two & 1]

@@ -37,6 +37,14 @@ def test_whatever_an_extension_does_the_promises_are_kept(probe):
     assert tried <= done.keys(), f"never tried: {tried - done.keys()}"
 
 
+@pytest.mark.parametrize("threshold", [1, 7])
+def test_whatever_finalizers_do_the_promises_are_kept(probe, threshold):
+    """The collector runs in the middle of everything, and each step has left it something."""
+    done, found = fuzz.search(probe, SEED, range(PROGRAMS // 2), threshold=threshold)
+    assert found is None, found
+    assert done["in finalizer"] > 100
+
+
 class Liar:
     """A probe that says of every ticket that it is cancelled, and does nothing."""
 

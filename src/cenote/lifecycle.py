@@ -12,9 +12,9 @@ from typing import Self, TypeVar
 from . import errors, options
 from .hooks import drop, is_async
 from .observe import holders_of
-from .runtime import Runtime, current_task, raise_fatal
+from .runtime import Runtime, current_task
 from .states import CircuitState, ClaimState, Phase
-from .work import LONGEST, Operation, Work, inside
+from .work import LONGEST, Operation, Work, inside, raise_fatal
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from .hooks import Factory, Hook, drop, is_async, is_awaitable
 from .lifecycle import Lifecycle
 from .observe import Holder, PoolEvent, Stats, Subscription, holders_of
 from .options import UNSET, Settings, Unset
-from .runtime import current_task, raise_fatal
+from .runtime import current_task
 from .states import CircuitState, Phase
-from .work import Operation
+from .work import Operation, raise_fatal
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from .log import log
 from .observe import task_name
 from .states import CircuitState, ClaimState, Phase, SlotState
 from .waiting import Waiting
-from .work import DONE, Operation, Work
+from .work import DONE, Operation, Work, raise_fatal
 
 T = TypeVar("T")
 
@@ -112,8 +112,9 @@ class Runtime(Bound[T]):
     def _pass_on(self, claim: Claim) -> None:
         """Whatever this claim was handed goes to the next waiter, or back to idle."""
         slot, claim.slot = claim.slot, None
-        if claim.waiting.inspection is not None:
-            claim.waiting.inspection.cut(asyncio.CancelledError())
+        waiting = claim.waiting  # None: it was broken off
+        if waiting is not None and waiting.inspection is not None:
+            waiting.inspection.cut(asyncio.CancelledError())
         elif slot is not None:
             if slot.state is SlotState.OPENING:
                 self._core.fail_slot(slot)
@@ -590,10 +591,3 @@ def current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
-
-
-def raise_fatal(operation: Operation) -> None:
-    """What is no Exception is never swallowed, wherever it came from."""
-    for error in operation.errors:
-        if not isinstance(error, Exception):
-            raise error

@@ -266,10 +266,10 @@ class Waiting:
         """While suspended: everything is passed on."""
         self._future = None
         self._stop_timer()
-        collected = isinstance(error, GeneratorExit)  # then it is seen to as soon as that is safe
-        self.over = not collected
-        self._pool._interrupted(self.claim, collected)
-        if not collected:
+        self.over = True  # unless it is seen to later, as soon as that is safe
+        self._pool._interrupted(self.claim, isinstance(error, GeneratorExit))
+        self.over = self.claim.state not in (ASKING, WAITING, GRANTED)
+        if self.over:
             self.claim.waiting = None  # no cycle
 
     def _expire(self) -> None:

@@ -255,3 +255,10 @@ class Operation(Coroutine[Any, Any, None]):
 
 
 DONE: Final = Operation()
+
+
+def raise_fatal(operation: Operation) -> None:
+    """What is no Exception is never swallowed, wherever it came from."""
+    for error in operation.errors:
+        if not isinstance(error, Exception):
+            raise error
