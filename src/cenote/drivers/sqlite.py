@@ -67,7 +67,6 @@ CONNECT = ("timeout", "detect_types", "isolation_level", "check_same_thread", "f
 
 INTERRUPT_AGAIN = 0.02  # seconds
 NO_ROW = -1
-THREAD_ENDS = 0.001  # seconds between two looks
 
 
 class Writers:
@@ -347,12 +346,8 @@ class SqliteDriver(Driver):
         raw._connector = opening = Opening(raw._connector)
         try:
             link = SqliteLink(await raw, self._writers, arguments["timeout"], eager=self._memory)
-        except BaseException as error:
+        except BaseException:
             opening.forsake()
-            if isinstance(error, Exception):
-                # aiosqlite does not wait for the end of its thread, which answers to this loop.
-                while raw._thread.is_alive():  # noqa: ASYNC110
-                    await asyncio.sleep(THREAD_ENDS)
             raise
         try:
             await link.call(self._set_up)
