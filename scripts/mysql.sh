@@ -34,4 +34,4 @@ fi
 rm -rf "$new"/var/cache/apt/archives/*.deb "$new"/var/lib/apt/lists/*
 chmod 755 "$new" # the server does not run as root
 mv "$new" "$folder"
-say "$folder has MySQL $(ls "$folder"/usr/share/doc/mysql-server-core* -d | tail -n 1 | xargs basename)"
+say "MySQL is in $folder"

@@ -102,14 +102,17 @@ class MysqlLink(Link):
         if not arguments:
             return await raw.run(text)
         values = self.values(arguments)
-        statement = await self._statement(text, values)
+        statement = self._kept(text, values) or await self._statement(text, values)
         if statement is None:
             return await raw.run(self._written(text, values))
+        if self._driver.plans_kept:
+            check_count(statement, values)
+            return await raw.run_prepared(statement, values)
         try:
             check_count(statement, values)
             return await raw.run_prepared(statement, values)
         finally:
-            await self.let_go(statement)
+            await close_statement(statement)
 
     def values(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """The parameters, checked: nothing is sent of a statement whose parameters are wrong."""
@@ -120,20 +123,28 @@ class MysqlLink(Link):
                     self.raw.check_text(value)
         return values
 
-    async def _statement(self, text: str, values: Sequence[Any]) -> Any:
-        """Prepared, now or before; None: the server cannot prepare it."""
-        raw, plans = self.raw, self._plans
+    def _kept(self, text: str, values: Sequence[Any]) -> Any:
+        """Prepared before, or None."""
         if type(text) is UsualText:
-            check_usual(raw.variables.get("sql_mode"))
-        if (
-            self._changes != raw.changes
-        ):  # a plan is what the text meant in the old mode and charset
+            check_usual(self.raw.variables.get("sql_mode"))
+        plans, changes = self._plans, self.raw.changes
+        if self._changes != changes:  # a plan is what the text meant in the old mode and charset
             self.forget_plans()
-            self._changes = raw.changes
-        kind = (text, *map(type, values)) if self.typed else text
+            self._changes = changes
+        kind = self._kind(text, values)
         statement = plans.pop(kind, None)
         if statement is not None:
             plans[kind] = statement
+        return statement
+
+    def _kind(self, text: str, values: Sequence[Any]) -> Any:
+        return (text, *map(type, values)) if self.typed else text
+
+    async def _statement(self, text: str, values: Sequence[Any]) -> Any:
+        """Prepared, now or before; None: the server cannot prepare it."""
+        raw, plans = self.raw, self._plans
+        statement = self._kept(text, values)
+        if statement is not None:
             return statement
         if text in self._unpreparable:
             return None
@@ -147,7 +158,7 @@ class MysqlLink(Link):
                 self._unpreparable.add(text)
             return None
         if self._driver.plans_kept:
-            plans[kind] = statement
+            plans[self._kind(text, values)] = statement
             if len(plans) > self._driver.plans_kept:
                 await plans.pop(next(iter(plans))).close()
         return statement

@@ -6,7 +6,7 @@ protocols, follows what the server says of its session, and sends no password in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from inspect import signature
 from struct import Struct
 from typing import Any
@@ -92,10 +92,11 @@ class Connection(Base):  # type: ignore[misc]
 
     # -- statements ------------------------------------------------------------------------------
 
-    async def run(self, text: str) -> Any:
+    def run(self, text: str) -> Awaitable[Any]:
         """A text without parameters: the first result; all others are read, and dropped."""
-        self.check_text(text)
-        return await self._run(COM_QUERY, text, binary=False)
+        if self._encoding != "utf8":
+            self.check_text(text)
+        return self._run(COM_QUERY, text, binary=False)
 
     async def run_all(self, text: str) -> list[Any]:
         """The results of several statements."""
@@ -103,9 +104,9 @@ class Connection(Base):  # type: ignore[misc]
         await self._run(COM_QUERY, text, binary=False, results=results)
         return results
 
-    async def run_prepared(self, statement: Any, arguments: Sequence[Any]) -> Any:
+    def run_prepared(self, statement: Any, arguments: Sequence[Any]) -> Awaitable[Any]:
         """The same for a prepared statement."""
-        return await self._run(COM_STMT_EXECUTE, self._pack(statement, arguments), binary=True)
+        return self._run(COM_STMT_EXECUTE, self._pack(statement, arguments), binary=True)
 
     async def run_bulk(self, statement: Any, rows: Sequence[Sequence[Any]]) -> None:
         """In one message, as MariaDB can. ValueError: it is not possible, and nothing was done."""
