@@ -182,6 +182,22 @@ async def test_plain_statements_in_a_block_pay_nothing(mysql: Backend) -> None:
             assert await questions() == before + 5
 
 
+async def test_the_id_of_a_new_row_is_known_in_a_transaction(mysql: Backend) -> None:
+    async with mysql.database() as db:
+        columns = "id int primary key auto_increment, name varchar(9)"
+        async with mysql.table(db, columns) as table:
+
+            async def insert() -> tuple[int, str]:
+                name = asyncio.current_task().get_name()[-9:]  # type: ignore[union-attr]
+                async with db.transaction():
+                    await db.execute(f"insert into {table} (name) values (?)", [name])
+                    return await db.fetch_val("select last_insert_id()"), name
+
+            made = await asyncio.gather(*(asyncio.create_task(insert()) for _ in range(20)))
+            rows = await db.fetch_all(f"select id, name from {table}")
+            assert sorted(made) == sorted(map(tuple, rows))
+
+
 # -- errors that are no lost connections ---------------------------------------------------------
 
 
