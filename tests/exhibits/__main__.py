@@ -34,8 +34,8 @@ def main() -> int:
         reset=given.reset,
     )
     # What the statements provoke is reported by the replay; thousands of lines of log hide it.
-    logging.getLogger("cenote").setLevel(logging.CRITICAL)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    for name in ("cenote", "asyncio", "asyncmy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")  # asyncmy repeats those of the server
     # Otherwise the servers that it has started would outlive it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
