@@ -80,7 +80,9 @@ class Stepping(Front[T], Generic[T]):
 
     def _lose(self, claim: Claim) -> None:
         """An acquire has ended by an exception: a resource that it held by then has nobody."""
-        if claim.state is ClaimState.HOLDING and claim.slot is not None:
+        if claim.state is ClaimState.ASKING:
+            self._core.dismiss(claim)
+        elif claim.state is ClaimState.HOLDING and claim.slot is not None:
             self._core.reclaim(claim.slot, claim.since)
             self._broken_off()
 

@@ -41,7 +41,6 @@ def _tidy(pool: Any) -> None:
     for slot in core.in_hand():
         if slot not in owned:
             _free(pool, slot)
-    core.recount_places()
     for claim in core.handed():  # in case that it was granted something, and not woken
         claim.waiting.wake()
     if core.circuit is CircuitState.INACTIVE:

@@ -895,31 +895,6 @@ Core_in_hand(Core *core, PyObject *Py_UNUSED(ignored))
     return found;
 }
 
-/* How many places of the present recovery are taken, counted anew. */
-static PyObject *
-Core_recount_places(Core *core, PyObject *Py_UNUSED(ignored))
-{
-    long long probes = 0;
-    if (core->circuit == RECOVERING) {
-        for (Claim *claim = core->granted.first; claim != NULL; claim = claim->next) {
-            probes += claim->probe == core->recovery;
-        }
-        for (Claim *claim = core->waiters.first; claim != NULL; claim = claim->next) {
-            probes += claim->probe == core->recovery;
-        }
-        for (Slot *slot = core->slots; slot != NULL; slot = (Slot *)slot->after) {
-            if (slot->state == LEASED) {
-                probes += slot->lease != NULL && slot->lease->probe == core->recovery;
-            }
-            else {
-                probes += slot->probe == core->recovery;
-            }
-        }
-    }
-    core->probes = probes;
-    Py_RETURN_NONE;
-}
-
 static PyObject *
 Core_circle(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -1093,7 +1068,6 @@ static PyMethodDef core_methods[] = {
     {"pending", (PyCFunction)Core_pending, METH_NOARGS, NULL},
     {"idle_slots", (PyCFunction)Core_idle_slots, METH_NOARGS, NULL},
     {"in_hand", (PyCFunction)Core_in_hand, METH_NOARGS, NULL},
-    {"recount_places", (PyCFunction)Core_recount_places, METH_NOARGS, NULL},
     {"circle", (PyCFunction)(void (*)(void))Core_circle, METH_FASTCALL, NULL},
     {"demand", (PyCFunction)Core_demand, METH_NOARGS, NULL},
     {"shortage", (PyCFunction)Core_shortage, METH_NOARGS, NULL},

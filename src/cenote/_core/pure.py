@@ -471,12 +471,6 @@ class Core:
         for claim in self.pending():
             claim.state = ClaimState.ABANDONED
 
-    def recount_places(self) -> None:
-        """How many places of the present recovery are taken, counted anew."""
-        owners: list[Claim | Slot] = [*self.pending()]
-        owners += [slot.lease or slot for slot in self.slots]
-        self.probes = sum(map(self._has_place, owners))
-
     def reports(self, probe: int) -> bool:
         """Whether an outcome with this probe number concerns the breaker."""
         return self.circuit is not CircuitState.RECOVERING or probe == self.recovery
