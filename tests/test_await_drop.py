@@ -5,6 +5,9 @@ import gc
 
 import pytest
 
+from cenote.work import Work
+from clock import settle
+
 
 @pytest.mark.parametrize("timeout", [None, 10])
 async def test_an_iterator_that_is_dropped_while_it_waits_gives_up_its_place(make_pool, timeout):
@@ -65,3 +68,19 @@ async def test_an_iterator_that_is_dropped_while_a_hook_looks(make_pool):
     await asyncio.sleep(0)
     assert pool.count == 0
     assert pool.waiting_count == 0
+
+
+async def test_a_hook_that_is_cut_off_before_it_began_is_closed(make_pool, monkeypatch):
+    """A machine that stalls: its grace is over before its task had a step."""
+    monkeypatch.setitem(Work.__init__.__kwdefaults__, "grace", 0.0)
+
+    async def look(resource):
+        await asyncio.sleep(10)
+
+    pool = make_pool(object, max_size=1, before_acquire=look)
+    await pool.release(await pool.acquire())
+    steps = pool.acquire().__await__()
+    steps.send(None)
+    steps.close()
+    await settle()  # and no coroutine says that it was never awaited
+    assert pool.count == 0

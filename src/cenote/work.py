@@ -155,8 +155,8 @@ class Work:
         self.cut(self._overrun())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not self.finished:  # cancelled before its first step
-            drop(self._awaitable)
+        drop(self._awaitable)  # of a task that was cancelled before its first step
+        if not self.finished:
             self._finish(error=asyncio.CancelledError())
         elif not task.cancelled():
             task.exception()  # retrieved: it was delivered
