@@ -202,6 +202,7 @@ def test_a_clock_that_empties_the_pool():
         loop.close()
 
 
+@pytest.mark.virtual_time
 async def test_a_task_whose_hash_acquires(make_pool):
     """More of them than the heap of deadlines has room for at first."""
     loop = asyncio.get_running_loop()
@@ -372,6 +373,25 @@ async def test_an_interrupt_at_any_call_loses_nothing(options, contended, subscr
     await pool.close()
 
 
+@pytest.mark.parametrize("options", HOOKS.values(), ids=HOOKS)
+async def test_an_interrupted_try_acquire_holds_nothing(options):
+    """Its caller has no resource, so that nobody could give it back."""
+    for number in range(1, 80):
+        pool = cenote.Pool(Thing, max_size=1, **options)
+        await pool.release(await pool.acquire())
+        try:
+            resource = interrupting(pool.try_acquire, number)
+        except Interrupt:
+            await settle()
+            assert pool.active_count == 0
+            await pool.close()
+        else:
+            if resource is not None:
+                pool.release(resource)
+            await pool.close()
+            return
+
+
 async def test_close_after_a_close_that_was_interrupted():
     for number in range(1, 60):
         pool = cenote.Pool(Thing, max_size=2, destructor=lambda _: None)
@@ -524,6 +544,7 @@ async def test_a_hook_that_initializes_its_pool_again(make_pool):
 # -- what both cores say ---------------------------------------------------------------------------
 
 
+@pytest.mark.virtual_time
 async def test_the_cause_of_a_timeout_is_kept_when_a_wait_goes_on(make_pool):
     """It begins in a full pool, in C, and goes on in Python after what it got was rejected."""
     down, calls, gate = OSError("down"), [], asyncio.Event()
@@ -576,6 +597,7 @@ async def test_a_deadlock_names_the_tasks_in_the_order_of_their_leases(make_pool
     assert found == sorted(found)
 
 
+@pytest.mark.virtual_time
 async def test_long_holds_are_told_in_the_order_of_the_leases(make_pool):
     pool = make_pool(Thing, max_size=8, hold_warning=1.0)
     told = []

@@ -176,8 +176,9 @@ class Pool(Lifecycle[T]):
         if slot is None:
             return None
         resource: T = slot.resource  # a subscriber may discard it
-        core.hold(claim, slot, self._time(), 0.0)
+        now = self._time()
         try:
+            core.hold(claim, slot, now, 0.0)
             self._held(claim, slot)
         except BaseException:
             self._lose(claim)
