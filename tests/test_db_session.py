@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -620,3 +621,48 @@ async def test_copy_by_the_drivers_own_means_that_nobody_reads(backend: Backend)
                 await outcome(raw.execute("copy pg_class to stdout"))
             assert await db.fetch_val("select 1") == 1
         assert db.pool.state is cenote.CircuitState.ACTIVE
+
+
+@with_postgresql
+async def test_digits_with_blanks_between_them_are_read_as_the_session_says(
+    backend: Backend,
+) -> None:
+    text = "select (date '08 01 99')::text"
+    async with backend.database(max_size=1) as db, db.connection():
+        seen = []
+        for order in ("mdy", "dmy", "mdy"):
+            await db.execute(f"set datestyle = 'iso, {order}'")
+            seen.append(await db.fetch_val(text))
+    assert seen == ["1999-08-01", "1999-01-08", "1999-08-01"]
+
+
+@pytest.mark.parametrize("backend", ["asyncpg"], indirect=True)
+@pytest.mark.parametrize("name", ["execute", "fetch_all", "fetch_one", "fetch_val"])
+async def test_a_change_of_the_schema_is_noticed_however_it_is_made(
+    backend: Backend, name: str
+) -> None:
+    function = "create function {0}(a {1}) returns text language sql as $$ select '{1}' $$"
+    made, asked = f"f_{uuid4().hex[:12]}", f"d_{uuid4().hex[:12]}"
+    async with backend.database(max_size=1) as db:
+        change = getattr(db, name)
+        await change(function.format(made, "bigint"))
+        ask = f"select {made}(1)"
+        assert await db.fetch_val(ask) == "bigint"
+        await change(function.format(made, "int"))
+        assert await db.fetch_val(ask) == "int"  # it fits better than the one that was planned
+
+        await change(f"create domain {asked} as int default 3")
+        await db.execute(f"create temporary table kept (a {asked}, b int)")
+        insert = "insert into kept (b) values (1) returning a"
+        assert await db.fetch_val(insert) == 3
+        await change(f"alter domain {asked} set default 42")
+        assert await db.fetch_val(insert) == 42
+        async with db.transaction() as tx:
+            await change(f"alter domain {asked} set default 5")
+            assert await db.fetch_val(insert) == 5
+            await tx.rollback()
+        assert await db.fetch_val(insert) == 42
+        await db.release()
+        await db.execute(f"drop domain {asked}")
+        await db.execute(f"drop function {made}(int)")
+        await db.execute(f"drop function {made}(bigint)")

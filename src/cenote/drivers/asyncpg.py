@@ -26,6 +26,7 @@ from ..sql.driver import (
 from ..sql.placeholders import POSTGRESQL, Dialect, Style, Template
 from ..sql.url import Secret
 from .postgresql import (
+    ADDING,
     CAPABILITIES,
     RESET,
     affected,
@@ -34,6 +35,7 @@ from .postgresql import (
     is_demotion,
     is_final,
     is_refusal,
+    is_schema_change,
     keeps,
     seconds,
     server_options,
@@ -69,10 +71,11 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
     """An asyncpg connection that knows what a thorough reset is, what may be kept prepared, and
     what may be run again."""
 
-    __slots__ = ("codecs", "plans")
+    __slots__ = ("alters", "codecs", "plans")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.alters = False  # a transaction has changed the schema, if that is not rolled back
         self.codecs = False  # set by its user: they outlast every reset
         self.plans = 0  # counted up when they are forgotten
 
@@ -102,16 +105,23 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
         key = (query, record_class or self._protocol.get_record_class(), ignore_custom_codec)
         statement = self._stmt_cache.get(key)
         kept = statement is not None
+        changes = False
         if not kept:
             begun = monotonic()
+            keep = keeps(query)
+            changes = not keep and is_schema_change(query)
             statement = await self._get_statement(
-                query, timeout, use_cache=keeps(query),
+                query, timeout, use_cache=keep,
                 ignore_custom_codec=ignore_custom_codec, record_class=record_class,
             )  # fmt: skip
             if timeout is not None:
                 timeout -= monotonic() - begun
         try:
-            return await executor(statement, timeout), statement
+            result = await executor(statement, timeout)
+            if changes:
+                self.alters = self._protocol.is_in_transaction()
+                self.forget_plans()
+            return result, statement
         except asyncpg.OutdatedSchemaCacheError:
             await self.reload_schema_state()
             raise
@@ -176,13 +186,15 @@ class AsyncpgLink(Link):
             self._forget_changes()
             return
         self._alters = self.in_transaction
-        if not status.startswith("CREATE"):
+        if not status.startswith(ADDING):
             self.forget_plans()
 
     def _forget_changes(self) -> None:
         """Those of a transaction that is rolled back, perhaps to a savepoint."""
-        if self._alters:
+        if self._alters or getattr(self.raw, "alters", False):
             self._alters = self.in_transaction
+            if isinstance(self.raw, Connection):
+                self.raw.alters = self._alters
             self.forget_plans()
 
     def fetch_all(self, text: str, arguments: Arguments) -> Any:

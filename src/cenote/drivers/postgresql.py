@@ -132,14 +132,22 @@ def keeps(text: str) -> bool:
     return not any(FROZEN.search(text, start, end) for _, start, end in strings)
 
 
+def is_schema_change(text: str) -> bool:
+    """Whether the text changes what names in other texts mean: CREATE, ALTER or DROP."""
+    return CHANGE.match(text) is not None
+
+
 LONGEST = 15_000  # characters, as in asyncpg: what is longer is hardly ever sent again
+START = r"(?:[\s(]|--[^\r\n]*+|/\*(?:(?!/\*|\*/).)*+\*/)*+"  # what stands before the first word
 PLANNED = re.compile(
-    r"(?:[\s(]|--[^\r\n]*+|/\*(?:(?!/\*|\*/).)*+\*/)*+"
-    r"(?:select|insert|update|delete|merge|values|table|with|show)\b",
+    rf"{START}(?:select|insert|update|delete|merge|values|table|with|show)\b",
     re.IGNORECASE | re.DOTALL,
 )
+CHANGE = re.compile(rf"{START}(?:create|alter|drop)\b", re.IGNORECASE | re.DOTALL)
+# Command tags of what adds a name, and lets other texts mean what they did.
+ADDING = ("CREATE TABLE", "CREATE INDEX", "CREATE SEQUENCE", "CREATE SCHEMA", "CREATE VIEW")
 FROZEN = re.compile(
-    r"\b(?:now|today|tomorrow|yesterday)\b|\d[-/:.]\d|\d{8}"
+    r"\b(?:now|today|tomorrow|yesterday)\b|\d[-/:. ]\d|\d{8}"
     r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\W*\d",
     re.IGNORECASE,
 )
