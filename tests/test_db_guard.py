@@ -82,8 +82,11 @@ async def test_it_is_the_drivers_connection(backend: Backend) -> None:
         assert repr(raw) in repr(c)
         assert await ASK[backend.name](c) == 7
         async with db.connection() as again:
-            assert again is c
-        assert await ASK[backend.name](c) == 7  # the outermost block is the one that counts
+            assert again == c
+            assert again.__wrapped__ is raw
+        assert await ASK[backend.name](c) == 7
+        with pytest.raises(cenote.NotAcquiredError):  # each has the guard of its own block
+            again.__wrapped__  # noqa: B018
 
 
 async def test_on_connect_and_bound_connection_have_the_bare_object(backend: Backend) -> None:

@@ -283,3 +283,14 @@ async def test_what_fails_at_the_end_names_no_row(backend: Backend) -> None:
         with pytest.raises(Exception, match="FOREIGN KEY") as caught:
             await db.execute_many("insert into b values (?)", [[1], [2]])
         assert row_notes(caught.value) == []
+
+
+@pytest.mark.parametrize("way", [many, many_of_transaction, many_inside, many_prepared])
+async def test_a_row_that_does_not_fit_is_named(backend: Backend, way: Any) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        with pytest.raises(ValueError, match="2 placeholders") as caught:
+            await way(db, f"insert into {table} values (?, ?)", [[1, "a"], [2, "b"], [3]])
+        assert row_notes(caught.value) == [
+            "execute_many(): row 2 (counted from 0) does not fit; nothing was sent"
+        ]
+        assert await db.fetch_val(f"select count(*) from {table}") == 0

@@ -14,8 +14,8 @@ _WORD = re.compile(r"\S+")
 _QUOTED: Final = r"""[bru]{0,2} (?: "(?:\\.|[^"\\])*+"? | '(?:\\.|[^'\\])*+'? )"""
 _NAMED = re.compile(
     rf"""(?isx) \b (
-        \w* (?: passw(?:or)?d | passphrase | pwd | secret | token | api[_-]?key | access_?key
-              | credentials? )
+        \w* (?: passw(?:or)?d | passphrase | pwd | secret | token | credentials?
+              | (?: api | access | secret | private | encryption | signing | account )[_-]?key )
         ["']? \s* [=:] \s*
         (?! (?:yes|no) \) )      # "(using password: YES)" says nothing
       ) (?: {_QUOTED} | [^\s,;&)]+ )"""

@@ -62,7 +62,6 @@ class Lease:
         "branch",
         "claim",
         "ended",
-        "guard",
         "holds",
         "inside",
         "link",
@@ -92,7 +91,6 @@ class Lease:
         self.outsiders: list[asyncio.Future[None]] = []  # that wait for the end of an inner one
         self.pins: dict[Pin, None] = {}
         self.blocks = 0  # of connection(), nested
-        self.guard: Any = None  # of the connection, while there are blocks
         self.touched: str | None = None  # by a statement
         self.holds: str | None = None  # the same, when there was no transaction that could undo it
         self.lost: Lost | None = None

@@ -20,7 +20,7 @@ from .binding import Lease
 from .branch import Branch, statement
 from .driver import Link, Plan
 from .guard import ConnectionBlock
-from .notes import note_rows
+from .notes import bind_rows, note_rows
 from .query import Queries, Query
 from .statement import Statement, Stream, prepare
 from .transaction import Transaction
@@ -153,7 +153,7 @@ class Database:
                 f"parameters of execute_many() must be an iterable of parameters, one for each "
                 f"run, not {type(parameters).__name__}"
             )
-        bound = [query.bind(each) for each in parameters]
+        bound = bind_rows(query.bind, parameters)
         if len({text for text, _ in bound}) > 1:
             raise TypeError("parameters of execute_many() must be all sequences or all mappings")
         return query, bound[0][0] if bound else sql, [arguments or () for _, arguments in bound]

@@ -35,10 +35,11 @@ OWN = frozenset(
 class ConnectionBlock:
     """A block that holds the driver's own connection; it counts as touched."""
 
-    __slots__ = ("_database", "_lease")
+    __slots__ = ("_database", "_guard", "_lease")
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._guard: Guard | None = None
         self._lease: Lease | None = None
 
     async def __aenter__(self) -> Any:
@@ -56,10 +57,9 @@ class ConnectionBlock:
         self._lease = lease
         lease.blocks += 1
         link.touch(link.touched or "connection()")
-        if lease.guard is None:
-            lease.guard = stand_in(link, lease)
+        self._guard = stand_in(link, lease)
         lease.settle()
-        return lease.guard
+        return self._guard
 
     async def __aexit__(
         self,
@@ -69,9 +69,7 @@ class ConnectionBlock:
     ) -> None:
         lease = self._lease
         assert lease is not None
-        if lease.blocks <= 1 and lease.guard is not None:
-            dismiss(lease.guard)
-            lease.guard = None
+        dismiss(self._guard)
         await lease.leave_block(error)
 
 

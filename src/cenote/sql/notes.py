@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from ..errors import PoolError
 from .placeholders import Dialect, Style, describe_placeholders
 from .url import Target
+
+R = TypeVar("R")
 
 SYNTAX = "42"  # class of the SQLSTATEs of what a forgotten parameter may end in
 SYNTAX_ERROR = "42601"  # of PostgreSQL
@@ -41,6 +45,18 @@ def note_row(error: BaseException, first: int, last: int | None = None) -> None:
     else:
         rows = f"one of the rows {first} to {last} (counted from 0) failed"
         note(error, f"{ROW}{rows}, and the server does not say which; none is kept")
+
+
+def bind_rows(bind: Callable[[Any], R], parameters: Iterable[Any]) -> list[R]:
+    """Bind every row of execute_many(); one that does not fit is named in a note on the error."""
+    bound: list[R] = []
+    for each in parameters:
+        try:
+            bound.append(bind(each))
+        except (TypeError, ValueError) as error:
+            note(error, f"{ROW}row {len(bound)} (counted from 0) does not fit; nothing was sent")
+            raise
+    return bound
 
 
 def note_rows(error: BaseException, count: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..errors import PoolError, TransactionClosedError
 from .binding import Lease
 from .driver import Arguments, Link, Prepared
-from .notes import note_operator, note_rows
+from .notes import bind_rows, note_operator, note_rows
 from .pin import Pin
 from .query import Query
 
@@ -48,7 +48,7 @@ class Statement:
 
     async def execute_many(self, parameters: Iterable[Any]) -> None:
         """Run it once for each element of `parameters`: all of it or nothing."""
-        rows = [self._bind(each) for each in parameters]
+        rows = bind_rows(self._bind, parameters)
         if not rows:
             return
         prepared = self._prepared()
