@@ -17,6 +17,8 @@ import cenote
 from clock import advance, settle
 from support import Thing, acquiring, outcome
 
+pytestmark = pytest.mark.own_loop  # no loop has a part in its steps
+
 
 class Cycle:
     """Garbage that only the collector finds; then it does something."""
