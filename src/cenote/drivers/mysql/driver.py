@@ -34,7 +34,9 @@ TRACK = (
     "SET SESSION session_track_system_variables="
     "'character_set_client,character_set_connection,character_set_results,sql_mode'"
 )
-WHO = "SELECT CURRENT_ROLE(), DATABASE(), @@character_set_client, @@sql_mode"
+WHO = (
+    "SELECT CURRENT_ROLE(), DATABASE(), @@character_set_client, @@character_set_results, @@sql_mode"
+)
 
 
 class MysqlDriver(Driver):
@@ -97,8 +99,14 @@ class MysqlDriver(Driver):
             if link_is_gone(error):
                 raise
             return None  # an old server, without roles or without tracking
-        role, database, charset, mode = last.rows[0]
-        raw.variables |= {"character_set_client": charset, "sql_mode": mode}
+        role, database, client, results, mode = (  # bytes, if an init_command has set names binary
+            each.decode() if isinstance(each, bytes) else each for each in last.rows[0]
+        )
+        raw.variables |= {
+            "character_set_client": client,
+            "character_set_results": results,
+            "sql_mode": mode,
+        }
         raw.follow_charset()
         return role, database
 
@@ -126,7 +134,8 @@ class MysqlDriver(Driver):
         if raw._db:
             await raw.select_db(raw._db)
         charset = charset_by_name(raw.character_set_name())
-        raw.variables["character_set_client"] = charset.name
+        for name in ("character_set_client", "character_set_results"):
+            raw.variables[name] = charset.name
         raw.follow_charset()
         names = f"SET NAMES {charset.name} COLLATE {charset.collation}"
         if who is None:

@@ -117,7 +117,7 @@ class MysqlLink(Link):
     def values(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """The parameters, checked: nothing is sent of a statement whose parameters are wrong."""
         values = parameters(arguments)
-        if self.raw._encoding != "utf8":
+        if self.raw.sending != "utf8":
             for value in values:
                 if isinstance(value, str):
                     self.raw.check_text(value)
@@ -142,15 +142,14 @@ class MysqlLink(Link):
 
     async def _statement(self, text: str, values: Sequence[Any]) -> Any:
         """Prepared, now or before; None: the server cannot prepare it."""
-        raw, plans = self.raw, self._plans
+        plans = self._plans
         statement = self._kept(text, values)
         if statement is not None:
             return statement
         if text in self._unpreparable:
             return None
-        raw.check_text(text)
         try:
-            statement = await raw.prepare(text)
+            statement = await self.raw.prepare(text)
         except errors.MySQLError as error:
             if code(error) not in UNPREPARABLE:
                 raise
@@ -346,7 +345,6 @@ class MysqlLink(Link):
     async def prepare(self, template: Template, text: str) -> Prepared:
         if type(template.text) is UsualText:
             check_usual(self.raw.variables.get("sql_mode"))
-        self.raw.check_text(template.text)
         statement = await self.raw.prepare(template.text)
         return MysqlPrepared(self, template.text, statement)
 

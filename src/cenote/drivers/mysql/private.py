@@ -6,6 +6,7 @@ protocols, follows what the server says of its session, and sends no password in
 
 from __future__ import annotations
 
+from codecs import lookup
 from collections.abc import Awaitable, Sequence
 from inspect import signature
 from struct import Struct
@@ -28,6 +29,7 @@ try:
     )
     from asyncmy.protocol import (
         pack_binary_params,
+        pack_bulk_rows,
         parse_binary_rows_from_buffer,
         parse_rows_from_buffer,
     )
@@ -42,6 +44,7 @@ FLAGS = FOUND_ROWS | SESSION_TRACK
 SESSION_CHANGED = 0x4000  # a flag of the status: the OK packet says what has changed
 SYSTEM_VARIABLE = 0  # one of the things that it may say
 COM_RESET_CONNECTION = 0x1F
+COM_STMT_BULK_EXECUTE = 0xFA
 UNSIGNED = 32  # a flag of a column
 
 CANNOT_LOG_IN = 2061
@@ -54,6 +57,20 @@ LAST_WORDS = frozenset({1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 11
                         4031})  # fmt: skip
 
 HEAD = Struct("<IBI")  # of COM_STMT_EXECUTE: number of the statement, no cursor, once
+BULK_HEAD = Struct("<IH")  # of COM_STMT_BULK_EXECUTE: number of the statement, flags
+WITH_TYPES = 128  # the flag that the types of the parameters are sent
+
+# Of charsets that have another name in Python, besides those that asyncmy knows. What is not
+# converted (binary, and no charset at all) is read and written as a new connection does it.
+ENCODINGS: dict[str | None, str] = {
+    None: "utf8",
+    "binary": "utf8",
+    "utf8mb3": "utf8",
+    "ucs2": "utf_16_be",
+    "utf16": "utf_16_be",
+    "utf16le": "utf_16_le",
+    "utf32": "utf_32_be",
+}
 
 
 Base: Any = asyncmy.Connection
@@ -61,12 +78,16 @@ MySQLResult: Any = untyped.MySQLResult
 
 
 class Connection(Base):  # type: ignore[misc]
-    """asyncmy's connection, with what it lacks."""
+    """asyncmy's connection, with what it lacks.
+
+    asyncmy has one encoding for both directions. Here `_encoding` is that of what the server sends
+    (character_set_results), and `sending` that of what it is sent (character_set_client)."""
 
     __signature__ = signature(Base)
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
+        self.sending: str = self._encoding
         self.variables: dict[str, str | None] = {}  # of the session, as far as they are tracked
         self.changes = 0  # of them: what was prepared before meant something else
 
@@ -94,14 +115,14 @@ class Connection(Base):  # type: ignore[misc]
 
     def run(self, text: str) -> Awaitable[Any]:
         """A text without parameters: the first result; all others are read, and dropped."""
-        if self._encoding != "utf8":
+        if self.sending != "utf8":
             self.check_text(text)
-        return self._run(COM_QUERY, text, binary=False)
+        return self._run(COM_QUERY, text.encode(self.sending), binary=False)
 
     async def run_all(self, text: str) -> list[Any]:
         """The results of several statements."""
         results: list[Any] = []
-        await self._run(COM_QUERY, text, binary=False, results=results)
+        await self._run(COM_QUERY, text.encode(self.sending), binary=False, results=results)
         return results
 
     def run_prepared(self, statement: Any, arguments: Sequence[Any]) -> Awaitable[Any]:
@@ -110,8 +131,11 @@ class Connection(Base):  # type: ignore[misc]
 
     async def run_bulk(self, statement: Any, rows: Sequence[Sequence[Any]]) -> None:
         """In one message, as MariaDB can. ValueError: it is not possible, and nothing was done."""
-        result = await statement.execute_bulk(rows)
-        self._note(result)
+        packed = pack_bulk_rows(rows, statement.parameter_count, self.sending)
+        if packed is None:
+            raise ValueError("a column has values of several types, or none")
+        head = BULK_HEAD.pack(statement._statement_id, WITH_TYPES)
+        await self._run(COM_STMT_BULK_EXECUTE, head + packed[0] + packed[1], binary=False)
 
     @property
     def has_bulk(self) -> bool:
@@ -124,23 +148,34 @@ class Connection(Base):  # type: ignore[misc]
     async def open_rows(self, text: str) -> Rows:
         """The rows of a text without parameters."""
         self.check_text(text)
-        return await self._open(COM_QUERY, text, binary=False)
+        return await self._open(COM_QUERY, text.encode(self.sending), binary=False)
 
     async def open_prepared(self, statement: Any, arguments: Sequence[Any]) -> Rows:
         """The rows of a prepared statement."""
         return await self._open(COM_STMT_EXECUTE, self._pack(statement, arguments), binary=True)
 
+    async def prepare(self, query: str) -> Any:
+        """A statement of asyncmy; the text is checked as all others are."""
+        self.check_text(query)
+        return await super().prepare(query.encode(self.sending))
+
+    async def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
+        """What the cursors of asyncmy call."""
+        if isinstance(sql, str):
+            sql = sql.encode(self.sending, "surrogateescape")
+        return await super().query(sql, unbuffered)
+
     def _pack(self, statement: Any, arguments: Sequence[Any]) -> bytes:
         head = HEAD.pack(statement._statement_id, 0, 1)
         if not arguments:
             return head
-        packed: bytes = pack_binary_params(tuple(arguments), self._encoding)
+        packed: bytes = pack_binary_params(tuple(arguments), self.sending)
         return head + packed
 
     async def _run(
         self,
         command: int,
-        payload: str | bytes,
+        payload: bytes,
         *,
         binary: bool,
         results: list[Any] | None = None,
@@ -196,7 +231,7 @@ class Connection(Base):  # type: ignore[misc]
             self.close()
             self._connected = False
 
-    async def _open(self, command: int, payload: str | bytes, *, binary: bool) -> Rows:
+    async def _open(self, command: int, payload: bytes, *, binary: bool) -> Rows:
         await self._execute_command(command, payload)
         self._result = result = MySQLResult(self)  # where asyncmy notes that an error has ended it
         try:
@@ -213,16 +248,16 @@ class Connection(Base):  # type: ignore[misc]
 
     def follow_charset(self) -> None:
         """Read and write as the session does, whoever has changed that."""
-        name = self.variables.get("character_set_client")
-        if name is not None:
-            charset = charset_by_name(name)
-            if charset is not None:
-                self._encoding = charset.encoding
+        variables = self.variables
+        if "character_set_client" in variables:
+            self.sending = encoding_of(variables["character_set_client"])
+        if "character_set_results" in variables:
+            self._encoding = encoding_of(variables["character_set_results"])
 
     def check_text(self, text: str) -> None:
         """UnicodeEncodeError if it would be another text for the server: in Japanese charsets
         Python writes a yen sign as the backslash."""
-        encoding = self._encoding
+        encoding = self.sending
         if (
             encoding != "utf8"
             and not text.isascii()
@@ -302,6 +337,20 @@ class Rows:
         self._connection._note(self._result)
 
 
+def encoding_of(name: str | None) -> str:
+    """Python's name for a charset. ASCII for one that Python does not have: what is not ASCII
+    raises then, and is not taken for something else."""
+    if name is None or name in ENCODINGS:
+        return ENCODINGS[name]
+    charset = charset_by_name(name)
+    encoding: str = name if charset is None else charset.encoding
+    try:
+        lookup(encoding)
+    except LookupError:
+        return "ascii"
+    return encoding
+
+
 def changed_variables(data: bytes) -> dict[str, str | None]:
     """The system variables in what an OK packet says behind its counters."""
     found: dict[str, str | None] = {}
@@ -333,9 +382,16 @@ def _string(data: bytes, at: int) -> tuple[bytes, int]:
 
 # Checked when this is imported, so that another asyncmy fails here and not in mid-statement.
 _PRIVATE = {
-    Base: ("_process_auth", "_execute_command", "_read_ok_packet", "read_packet"),
+    Base: (
+        "_process_auth",
+        "_execute_command",
+        "_read_ok_packet",
+        "read_packet",
+        "prepare",
+        "query",
+    ),
     MySQLResult: ("read", "read_binary", "init_unbuffered_query", "_check_packet_is_eof"),
-    untyped.PreparedStatement: ("execute_bulk", "close"),
+    untyped.PreparedStatement: ("parameter_count", "close"),
 }
 for _type, _names in _PRIVATE.items():
     for _name in _names:
