@@ -9,6 +9,7 @@ import pytest
 
 import cenote
 from backends import Backend
+from cenote.sql.driver import LONGEST_KEPT
 from proxy import Proxy
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
@@ -451,3 +452,40 @@ async def test_a_reader_that_stops_makes_the_server_wait(server_backend: Backend
             assert (await anext(stream))[0] == 2
             await stream.aclose()
             assert await db.fetch_val("select 1") == 1
+
+
+async def test_a_long_text_is_not_kept(server_backend: Backend) -> None:
+    backend = server_backend
+    long = f"/* {'x' * LONGEST_KEPT} */"
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        before = await count_kept(backend, db) if backend.name == "mysql" else 0
+        assert await db.fetch_val(f"select 1 {long}") == 1
+        await db.execute(f"set {'@mine' if backend.name == 'mysql' else 'my.own'} = 1 {long}")
+        for i in range(2):
+            insert = f"insert into {table} values (?, ?) {long}"
+            await db.execute(insert, [i, "a"])
+            await db.execute_many(insert, [[10 + i, "b"], [20 + i, "c"]])
+            assert await db.fetch_val(f"select ? {long}", ["a"]) == "a"
+            sql = f"select id from {table} where id < ? {long}"
+            assert len([row async for row in db.iterate(sql, [2])]) == i + 1
+        if backend.name == "mysql":
+            unpreparable = f"show tables like ? {long}"
+            assert await db.fetch_val(unpreparable, [table]) == table
+        assert not [text for text in remembered(backend, db) if len(text) > LONGEST_KEPT]
+        if backend.name == "mysql":
+            assert await count_kept(backend, db) == before
+        else:
+            assert not [text for text in await kept(backend, db) if len(text) > LONGEST_KEPT]
+        assert await db.fetch_val("select ?", ["a"]) == "a"
+        assert any("select" in str(text) for text in remembered(backend, db))  # looked for well
+
+
+def remembered(backend: Backend, db: Any) -> list[str | bytes]:
+    """The texts that the one connection holds."""
+    link = only_link(db)
+    if backend.name == "mysql":
+        kinds = [kind if isinstance(kind, str) else kind[0] for kind in link._plans]
+        return [*kinds, *link._unpreparable]
+    if backend.name == "psycopg":
+        return [key[0] for key in (*link._keeper._names, *link._keeper._counts)]
+    return [entry.query for entry in link.raw._stmt_cache.iter_statements()]

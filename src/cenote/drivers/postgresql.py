@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..sql.driver import Isolation
+from ..sql.driver import LONGEST_KEPT, Isolation
 from ..sql.tokens import POSTGRESQL, tokens
 from ..sql.url import Target
 
@@ -124,7 +124,7 @@ def keeps(text: str) -> bool:
     a setting. What is kept may be run again after its plan was refused, so that CALL, DO and their
     like are not; nor is a text with a literal such as 'now' or '01/02/03', whose value is worked
     out when it is prepared, by the clock, the date style and the time zone of that moment."""
-    if len(text) > LONGEST or PLANNED.match(text) is None:
+    if len(text) > LONGEST_KEPT or PLANNED.match(text) is None:
         return False
     if FROZEN.search(text) is None:
         return True
@@ -137,7 +137,6 @@ def is_schema_change(text: str) -> bool:
     return CHANGE.match(text) is not None
 
 
-LONGEST = 15_000  # characters, as in asyncpg: what is longer is hardly ever sent again
 START = r"(?:[\s(]|--[^\r\n]*+|/\*(?:(?!/\*|\*/).)*+\*/)*+"  # what stands before the first word
 PLANNED = re.compile(
     rf"{START}(?:select|insert|update|delete|merge|values|table|with|show)\b",

@@ -11,6 +11,7 @@ from traceback import clear_frames
 from typing import Any, ClassVar, TypeVar
 
 from ..sql.driver import (
+    LONGEST_KEPT,
     Arguments,
     Collected,
     Driver,
@@ -169,6 +170,8 @@ class Keeper(PrepareManager):
         if prep is Prepare.YES:
             self._names.move_to_end((query.query, query.types))
             return None
+        if len(query.query) > LONGEST_KEPT:
+            return self.key(query)  # psycopg would count how often it was run, by its text
         key = super().maybe_add_to_cache(query, prep, name)
         # psycopg looks at the answer to ROLLBACK, DISCARD ALL and their like only the first time.
         return self.key(query) if prep is Prepare.NO else key

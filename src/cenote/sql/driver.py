@@ -38,6 +38,9 @@ BUILT_IN = {
     "mysql": "cenote.drivers.mysql.driver",
     "mariadb": "cenote.drivers.mysql.driver",
 }
+# Characters of a text that is kept prepared on a connection, as in asyncpg: what is longer is
+# hardly ever sent again.
+LONGEST_KEPT = 15_000
 GROUP = "cenote.drivers"  # entry points of other packages: scheme = "package.module"
 
 

@@ -6,7 +6,15 @@ import codecs
 import ssl
 from typing import Any, ClassVar
 
-from ...sql.driver import Driver, Link, Plan, check_connect_args, fresh, reject_unknown
+from ...sql.driver import (
+    LONGEST_KEPT,
+    Driver,
+    Link,
+    Plan,
+    check_connect_args,
+    fresh,
+    reject_unknown,
+)
 from ...sql.placeholders import MYSQL, Dialect, Style
 from ...sql.url import Secret
 from .link import MysqlLink, code
@@ -58,6 +66,7 @@ class MysqlDriver(Driver):
         if self._tls is not None and "ssl" in plan.connect_args:
             raise ValueError("url has TLS options, and connect_args has 'ssl' as well; keep one")
         self.plans_kept = plan.statement_cache_size  # for each connection
+        self.longest_kept = LONGEST_KEPT if self.plans_kept else -1  # characters of their texts
         arguments: dict[str, Any] = {
             "charset": "utf8mb4",
             "autocommit": True,

@@ -105,7 +105,7 @@ class MysqlLink(Link):
         statement = self._kept(text, values) or await self._statement(text, values)
         if statement is None:
             return await raw.run(self._written(text, values))
-        if self._driver.plans_kept:
+        if len(text) <= self._driver.longest_kept:
             check_count(statement, values)
             return await raw.run_prepared(statement, values)
         try:
@@ -141,8 +141,8 @@ class MysqlLink(Link):
         return (text, *map(type, values)) if self.typed else text
 
     async def _statement(self, text: str, values: Sequence[Any]) -> Any:
-        """Prepared, now or before; None: the server cannot prepare it."""
-        plans = self._plans
+        """Prepared, now or before; None: the server cannot prepare it. See let_go()."""
+        plans, keeps = self._plans, len(text) <= self._driver.longest_kept
         statement = self._kept(text, values)
         if statement is not None:
             return statement
@@ -153,10 +153,11 @@ class MysqlLink(Link):
         except errors.MySQLError as error:
             if code(error) not in UNPREPARABLE:
                 raise
-            if code(error) != TOO_MANY_STATEMENTS and len(self._unpreparable) < REMEMBERED:
+            refused = code(error) != TOO_MANY_STATEMENTS
+            if refused and keeps and len(self._unpreparable) < REMEMBERED:
                 self._unpreparable.add(text)
             return None
-        if self._driver.plans_kept:
+        if keeps:
             plans[self._kind(text, values)] = statement
             if len(plans) > self._driver.plans_kept:
                 await plans.pop(next(iter(plans))).close()
@@ -166,9 +167,9 @@ class MysqlLink(Link):
         """With the values in it, since it cannot be prepared."""
         return literals(text, values, self.raw.variables.get("sql_mode"))
 
-    async def let_go(self, statement: Any) -> None:
-        """Of a statement that was run; it stays prepared if there is a cache."""
-        if not self._driver.plans_kept:
+    async def let_go(self, text: str, statement: Any) -> None:
+        """Of a statement that was run; it stays prepared if there is a cache for such texts."""
+        if len(text) > self._driver.longest_kept:
             await close_statement(statement)
 
     # -- the same statement many times -----------------------------------------------------------
@@ -231,7 +232,7 @@ class MysqlLink(Link):
                 raise
             return False  # INSERT ... SELECT
         finally:
-            await self.let_go(statement)
+            await self.let_go(text, statement)
         return True
 
     async def _run_together(self, text: str, rows: Sequence[Any]) -> bool:
@@ -263,9 +264,9 @@ class MysqlLink(Link):
             check_count(statement, values)
             rows = await raw.open_prepared(statement, values)
         except BaseException:
-            await self.let_go(statement)
+            await self.let_go(text, statement)
             raise
-        return MysqlSource(self, rows, alone, statement)
+        return MysqlSource(self, rows, alone, text, statement)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -395,10 +396,13 @@ class MysqlPrepared(Prepared):
 class MysqlSource(Source):
     """Rows as the server sends them; nothing else runs meanwhile."""
 
-    def __init__(self, link: MysqlLink, rows: Rows, alone: bool, statement: Any = None) -> None:
+    def __init__(
+        self, link: MysqlLink, rows: Rows, alone: bool, text: str = "", statement: Any = None
+    ) -> None:
         self.link = link
         self.rows = rows
         self.alone = alone
+        self.text = text  # of the statement, if it was prepared
         self.statement = statement
         self._hold(True)
 
@@ -418,7 +422,7 @@ class MysqlSource(Source):
             return
         await self.rows.close()
         if self.statement is not None:
-            await self.link.let_go(self.statement)
+            await self.link.let_go(self.text, self.statement)
 
     def _hold(self, wait: bool) -> None:
         """asyncmy takes in whatever comes; the server has to wait for the reader."""
