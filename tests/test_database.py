@@ -425,7 +425,7 @@ async def test_connection_gives_the_drivers_own(backend: Backend) -> None:
             assert db.bound_connection is connection.__wrapped__
             assert db.pin_reason == "inside connection()"
             async with db.connection() as again:
-                assert again is connection
+                assert again == connection
             assert await db.fetch_val("select 1") == 1
             assert db.bound_connection is connection.__wrapped__
             with pytest.raises(cenote.PoolError, match="leave the block"):

@@ -27,7 +27,7 @@ from faults import (
 )
 from proxy import Proxy
 
-pytestmark = pytest.mark.real_time("talks to real servers")
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 Lost = cenote.TransactionLostError
 DEADLOCK = 1213
