@@ -21,23 +21,41 @@ run() {
 }
 
 caches=$(mktemp -d)
-trap 'kill "${pure:-}" 2>/dev/null || true; rm -rf "$caches"' EXIT
+trap 'kill "${beside:-}" 2>/dev/null || true; rm -rf "$caches"' EXIT
 xdist=no
 if [[ $(nproc 2>/dev/null || echo 1) -gt 1 ]] && "$python" -c 'import xdist' 2>/dev/null; then
     xdist=yes
 fi
-if [[ $core == native ]]; then
-    CENOTE_PURE=1 run pure 1 -q -m 'not once and not driver' "$@" >"$caches/log" 2>&1 &
-    pure=$!
-    status=0
-    if "$python" -c 'import uvloop' 2>/dev/null; then
-        say "1 of 3: native core on uvloop, and beside it 2 of 3: pure core"
-        run uvloop 2 -q --loop=uvloop -m 'not once and not own_loop' "$@" || status=$?
-    fi
-    wait "$pure" || status=$?
-    say "2 of 3: pure core"
-    cat "$caches/log"
-    [[ $status == 0 ]] || exit "$status"
+if [[ $core != native ]]; then
+    say "$core core"
+    run "$core" 3 "$@"
+    exit
 fi
-say "3 of 3: $core core"
-run "$core" 3 "$@"
+
+# Beside the first run, one after the other: most tests wait for a server most of the time.
+others() {
+    local status=0
+    CENOTE_PURE=1 run pure 1 -q -m 'not once and not driver' "$@" >"$caches/pure.log" 2>&1 || status=$?
+    echo "$status" >"$caches/pure.status"
+    status=0
+    run native 2 "$@" >"$caches/native.log" 2>&1 || status=$?
+    echo "$status" >"$caches/native.status"
+}
+: >"$caches/native.log"
+others "$@" &
+beside=$!
+failed=0
+if "$python" -c 'import uvloop' 2>/dev/null; then
+    say "1 of 3: native core on uvloop, and beside it the others"
+    run uvloop 2 -q --loop=uvloop -m 'not once and not own_loop' "$@" || failed=$?
+fi
+while [[ ! -e $caches/pure.status ]] && kill -0 "$beside" 2>/dev/null; do sleep 0.2; done
+say "2 of 3: pure core"
+cat "$caches/pure.log"
+say "3 of 3: native core"
+tail -n +1 -f --pid="$beside" "$caches/native.log"
+wait "$beside" || failed=$?
+for status in "$(cat "$caches/pure.status")" "$(cat "$caches/native.status")"; do
+    [[ $status == 0 ]] || failed=$status
+done
+exit "$failed"

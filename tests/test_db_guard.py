@@ -17,7 +17,7 @@ import cenote
 from backends import Backend
 from support import start
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 CLASSES = {
     "sqlite": ("aiosqlite", "Connection"),

@@ -15,7 +15,7 @@ from proxy import Proxy
 from servers import MariaDBServer
 from support import Listener, start
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 served = pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "mysql"], indirect=True)
 postgres = pytest.mark.parametrize("backend", ["asyncpg", "psycopg"], indirect=True)

@@ -15,7 +15,7 @@ import cenote
 from backends import Backend
 from servers import PASSWORD
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 SERVERS = ["asyncpg", "psycopg", "mysql"]
 served = pytest.mark.parametrize("backend", SERVERS, indirect=True)

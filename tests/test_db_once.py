@@ -12,7 +12,7 @@ from backends import Backend
 from faults import outcome, with_postgresql
 from proxy import Proxy
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver, with_postgresql]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once, with_postgresql]
 
 STATES = ["42883", "42804", "26000", "0A000", "42P01", "P0001"]
 

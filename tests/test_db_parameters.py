@@ -8,7 +8,7 @@ import pytest
 import cenote
 from backends import Backend
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 Way = Callable[[Any, str, Any], Awaitable[Any]]
 

@@ -15,7 +15,7 @@ from cenote.sql import branch
 from cenote.sql.driver import Link
 from faults import no_slot_is_lost, outcome, with_server, with_sqlite
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 
 def links(db: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from faults import (
     with_sqlite,
 )
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 
 async def in_task(work: Awaitable[Any]) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from backends import Backend
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 CLIENT, RESULTS = "set character_set_client = {}", "set character_set_results = {}"
 

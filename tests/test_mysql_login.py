@@ -18,7 +18,7 @@ import cenote
 from servers import DATABASE, PASSWORD, MySQLServer, environment
 
 pytest.importorskip("asyncmy")
-pytestmark = [pytest.mark.real_time("talks to servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to servers"), pytest.mark.once]
 
 SECRET = "hunter2-secret"
 PATIENCE = 20.0  # seconds until something must have been sent

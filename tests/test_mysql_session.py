@@ -11,7 +11,7 @@ import pytest
 import cenote
 from backends import Backend
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 MARIADB = pytest.mark.parametrize("mysql", ["mariadb"], indirect=True)
 

@@ -15,7 +15,7 @@ import cenote
 import values
 from backends import Backend
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 SAMPLE = 5_000  # values; `make values` sends 100,000
 PLAIN = "NO_BACKSLASH_ESCAPES"
