@@ -666,3 +666,21 @@ async def test_a_change_of_the_schema_is_noticed_however_it_is_made(
         await db.execute(f"drop domain {asked}")
         await db.execute(f"drop function {made}(int)")
         await db.execute(f"drop function {made}(bigint)")
+
+
+@pytest.mark.parametrize("backend", ["asyncpg"], indirect=True)
+async def test_a_parameter_that_does_not_fit_costs_one_plan(backend: Backend) -> None:
+    """Otherwise whoever can send a wrong type would keep the cache of plans empty."""
+    async with backend.database(max_size=1) as db:
+        for number in range(5):
+            await db.fetch_val(f"select {number} + ?::int", [1])
+        link = db.pool.try_acquire()
+        assert link is not None
+        db.pool.release(link)
+        kept = len(link.raw._stmt_cache)
+        assert kept >= 5
+        for _ in range(3):
+            with pytest.raises(Exception, match="invalid input for query argument"):
+                await db.fetch_val("select 0 + ?::int", ["abc"])
+        assert len(link.raw._stmt_cache) >= kept - 1
+        assert await db.fetch_val("select 0 + ?::int", [1]) == 1

@@ -126,23 +126,29 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
             await self.reload_schema_state()
             raise
         except Exception as error:
-            if not kept or not self.refused(error) or self._protocol.is_in_transaction():
+            if not kept or not self.refused(error, key) or self._protocol.is_in_transaction():
                 raise
         statement = await self._get_statement(
             query, timeout, ignore_custom_codec=ignore_custom_codec, record_class=record_class
         )
         return await executor(statement, timeout), statement
 
-    def refused(self, error: Exception) -> bool:
+    def refused(self, error: Exception, key: Any = None) -> bool:
         """Of a statement that was kept: whether its plan was refused, and nothing of it executed.
-        Then all plans are forgotten."""
+        Then all plans are forgotten; but only the one of this `key` if a parameter did not fit it,
+        which is the mistake of a caller as a rule."""
         if type(error) is asyncpg.DataError:
             refused = UNFIT.match(str(error)) is not None
         else:
             refused = isinstance(error, asyncpg.PostgresError) and is_refusal(
                 error.sqlstate, error.server_source_function, error.context, error.position
             )
-        if refused:
+            key = None
+        if refused and key is not None:
+            entry = self._stmt_cache._entries.pop(key, None)
+            if entry is not None:
+                self._maybe_gc_stmt(entry._statement)
+        elif refused:
             self.forget_plans()
         return refused
 
