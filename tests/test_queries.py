@@ -1,5 +1,6 @@
 """The memory of analysed texts: what is kept, and what gives way."""
 
+import sqlite3
 import threading
 import tracemalloc
 from typing import Any
@@ -69,6 +70,19 @@ async def test_three_hundred_long_texts_cost_little() -> None:
         tracemalloc.stop()
     assert used < 3 * queries.BUDGET
     await db.close()
+
+
+def test_the_sum_stays_right_for_texts_that_grow(
+    kept: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPython keeps the UTF-8 of a text with it, once a driver has asked for that."""
+    monkeypatch.setattr(queries, "REMEMBERED", 3)
+    for number in range(20):
+        text = f"select {number} /* {'é€' * 100} */"
+        before = size_of(kept[text].text)
+        sqlite3.complete_statement(text)
+        assert size_of(text) > before
+    assert kept._bytes == 3 * before
 
 
 def test_the_sum_stays_right_in_several_threads(kept: Queries) -> None:

@@ -23,13 +23,15 @@ class Query:
     """One text, analysed for one driver."""
 
     __slots__ = ("_driver", "_named", "_positional", "commits", "control", "ends", "keyword",
-                 "lasting", "opaque", "read_only", "replans", "text", "touches")  # fmt: skip
+                 "lasting", "opaque", "read_only", "replans", "size", "text",
+                 "touches")  # fmt: skip
 
     def __init__(self, driver: Driver, text: str) -> None:
         if not isinstance(text, str):
             raise TypeError(f"the statement must be a string, not {type(text).__name__}")
         facts = analyse(text, driver.dialect)
         self.text = text
+        self.size = getsizeof(text)  # it grows if an extension asks for its UTF-8
         self.touches = facts.touches
         self.lasting = facts.lasting
         self.replans = facts.replans
@@ -108,21 +110,19 @@ class Queries(dict[str, Query]):
 
     def __missing__(self, text: str) -> Query:
         query = Query(self._driver, text)
-        size = getsizeof(text)
-        if size <= LONGEST:
+        if query.size <= LONGEST:
             with self._lock:
-                self._keep(text, query, size)
+                self._keep(text, query)
         return query
 
-    def _keep(self, text: str, query: Query, size: int) -> None:
+    def _keep(self, text: str, query: Query) -> None:
         if text in self:
             return
-        while len(self) >= REMEMBERED or self._bytes + size > BUDGET:
+        while len(self) >= REMEMBERED or self._bytes + query.size > BUDGET:
             oldest = next(iter(self))
-            self._bytes -= getsizeof(oldest)
-            del self[oldest]
+            self._bytes -= self.pop(oldest).size
         self[text] = query
-        self._bytes += size
+        self._bytes += query.size
 
     def forget(self) -> None:
         """Let go of everything."""
