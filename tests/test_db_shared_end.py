@@ -46,6 +46,55 @@ def is_quiet(db: Any) -> bool:
     return db.pool.active_count == 0 and not (branch.leases or branch.joined or branch.private)
 
 
+# -- the end of connection() ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "inner commit", "inner rollback"])
+@pytest.mark.parametrize("leaves", [True, False], ids=["left later", "left by an error"])
+async def test_a_connection_ends_with_the_transaction(
+    backend: Backend, end: str, leaves: bool
+) -> None:
+    """Of a task that joined it: what it does afterwards would be committed by itself."""
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        inside, over = asyncio.Event(), asyncio.Event()
+
+        async def use(c: Any, number: int) -> None:
+            sql = f"insert into {table} values ({number}, 'y')"
+            if hasattr(c, "execute"):
+                await c.execute(sql)
+            else:
+                async with c.cursor() as cursor:
+                    await cursor.execute(sql)
+
+        async def child(tx: Any) -> Any:
+            async with tx.join(), db.connection() as c:
+                await use(c, 1)
+                inside.set()
+                await over.wait()
+                if not leaves:
+                    await use(c, 2)
+                return await outcome(use(c, 2))
+
+        async with contextlib.AsyncExitStack() as outer:
+            if end.startswith("inner"):
+                await outer.enter_async_context(db.transaction())
+            with contextlib.suppress(KeyError):
+                async with db.transaction() as tx:
+                    task = asyncio.create_task(child(tx))
+                    await inside.wait()
+                    if end.endswith("rollback"):
+                        raise KeyError
+            pinned = "in a transaction" if end.startswith("inner") else None
+            assert db.pin_reason == pinned
+            if not pinned:
+                await db.execute("select 1")  # on the only connection
+            over.set()
+            assert isinstance(await within(task), TransactionClosedError)
+            assert db.pin_reason == pinned
+        assert await ids(db, table) == ([1] if end.endswith("commit") else [])
+        await eventually(lambda: is_quiet(db))
+
+
 # -- the end of streams and statements -----------------------------------------------------------
 
 ENDS = ["commit", "rollback", "inner commit", "inner rollback"]

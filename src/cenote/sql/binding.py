@@ -90,7 +90,8 @@ class Lease:
         self.transactions: list[Transaction] = []  # the outermost first
         self.outsiders: list[asyncio.Future[None]] = []  # that wait for the end of an inner one
         self.pins: dict[Pin, None] = {}
-        self.blocks = 0  # of connection(), nested
+        # Of connection(), that are open: the transaction that its task has joined, for each.
+        self.blocks: list[Transaction | None] = []
         self.touched: str | None = None  # by a statement
         self.holds: str | None = None  # the same, when there was no transaction that could undo it
         self.lost: Lost | None = None
@@ -459,11 +460,15 @@ class Lease:
             self.lost = Lost(outcome, why, cause)
             self.let_in()  # they learn of it
 
-    async def leave_block(self, error: BaseException | None) -> None:
+    def end_blocks(self) -> None:
+        """Of connection(), of tasks that had joined a transaction that is over."""
+        self.blocks = [each for each in self.blocks if each is None or each.is_open]
+
+    async def leave_block(self, error: BaseException | None, joined: Transaction | None) -> None:
         """Of connection(): leaving the outermost one resets and returns the link."""
-        if self.ended:
-            return
-        self.blocks -= 1
+        if self.ended or (joined is not None and not joined.is_open):
+            return  # the link may be another task's
+        self.blocks.remove(joined)
         link = self.link
         if link is None:
             if not self.blocks and self.holds is None:
@@ -511,7 +516,7 @@ class Lease:
         self.transactions.clear()
         if self.link is not None:
             self.cut_pins(self.link)
-        self.blocks = 0
+        self.blocks.clear()
         self.let_in()
 
     def disown(self) -> object:

@@ -20,6 +20,7 @@ from .driver import Link
 
 if TYPE_CHECKING:
     from .database import Database
+    from .transaction import Transaction
 
 # What a guard answers by itself, or must not take over from the class that it stands for.
 OWN = frozenset(
@@ -35,17 +36,19 @@ OWN = frozenset(
 class ConnectionBlock:
     """A block that holds the driver's own connection; it counts as touched."""
 
-    __slots__ = ("_database", "_guard", "_lease")
+    __slots__ = ("_database", "_guard", "_joined", "_lease")
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._guard: Guard | None = None
+        self._joined: Transaction | None = None
         self._lease: Lease | None = None
 
     async def __aenter__(self) -> Any:
         if self._lease is not None:
             raise RuntimeError("this connection() was used before; call db.connection() for each")
-        lease = await self._database._branch().bound_lease()
+        branch = self._database._branch()
+        lease = await branch.bound_lease()
         try:
             link = lease.check()
             if link.looks_dead() and lease.pin_reason() is None:
@@ -55,9 +58,10 @@ class ConnectionBlock:
             lease.settle()
             raise
         self._lease = lease
-        lease.blocks += 1
+        self._joined = branch.joined.get(branch.current_task())
+        lease.blocks.append(self._joined)
         link.touch(link.touched or "connection()")
-        self._guard = stand_in(link, lease)
+        self._guard = stand_in(link, lease, self._joined)
         lease.settle()
         return self._guard
 
@@ -70,20 +74,22 @@ class ConnectionBlock:
         lease = self._lease
         assert lease is not None
         dismiss(self._guard)
-        await lease.leave_block(error)
+        await lease.leave_block(error, self._joined)
 
 
 class Guard:
     """Stands in for the driver's connection as long as its block is open.
 
     `isinstance()` and `==` take it for the connection, `__wrapped__` is the connection itself.
-    Every other use is passed on inside the block, and raises `NotAcquiredError` afterwards.
+    Every other use is passed on inside the block, and raises `NotAcquiredError` afterwards; in a
+    task that joined a transaction, `TransactionClosedError` after the end of that.
     """
 
-    __slots__ = ("__weakref__", "_cenote_hash", "_cenote_kind", "_cenote_label", "_cenote_lease",
-                 "_cenote_raw")  # fmt: skip
+    __slots__ = ("__weakref__", "_cenote_hash", "_cenote_joined", "_cenote_kind", "_cenote_label",
+                 "_cenote_lease", "_cenote_raw")  # fmt: skip
 
     _cenote_hash: int
+    _cenote_joined: Transaction | None  # by the task of the block
     _cenote_kind: type  # of the connection
     _cenote_label: str  # of the database
     _cenote_lease: Lease | None  # None: the block is over
@@ -136,7 +142,7 @@ class Guard:
         raise TypeError("a connection cannot be copied or pickled")
 
 
-def stand_in(link: Link, lease: Lease) -> Guard:
+def stand_in(link: Link, lease: Lease, joined: Transaction | None = None) -> Guard:
     """A new guard of the link's connection."""
     raw = link.raw
     kind: type = type(raw)
@@ -145,6 +151,7 @@ def stand_in(link: Link, lease: Lease) -> Guard:
     put(guard, "_cenote_raw", raw)
     put(guard, "_cenote_kind", kind)
     put(guard, "_cenote_hash", hash(raw))
+    put(guard, "_cenote_joined", joined)
     put(guard, "_cenote_lease", lease)
     put(guard, "_cenote_label", lease.branch.label)
     return guard
@@ -152,6 +159,7 @@ def stand_in(link: Link, lease: Lease) -> Guard:
 
 def dismiss(guard: Any) -> None:
     """Its block is over: whoever still has it reaches nothing by it."""
+    object.__setattr__(guard, "_cenote_joined", None)
     object.__setattr__(guard, "_cenote_lease", None)
     object.__setattr__(guard, "_cenote_raw", None)
 
@@ -160,6 +168,9 @@ def _checked(guard: Guard, name: str) -> Any:
     lease = guard._cenote_lease
     if lease is None or lease.ended or lease.task.done():
         raise errors.connection_over(guard._cenote_label, name)
+    joined = guard._cenote_joined
+    if joined is not None and not joined.is_open:
+        raise errors.transaction_over()
     return guard._cenote_raw
 
 

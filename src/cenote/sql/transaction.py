@@ -294,6 +294,7 @@ class Transaction:
             self._cut_inner(lease)
             lease.transactions.remove(self)
         lease.let_in()
+        lease.end_blocks()
         if not lease.transactions:
             lease.lost = None
         lease.settle()
