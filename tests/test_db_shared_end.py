@@ -4,6 +4,8 @@
 
 import asyncio
 import contextlib
+import functools
+import io
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -553,6 +555,54 @@ async def test_an_inner_block_that_awaits_one_that_waits_for_its_end(
                 assert "'the other one' would wait" in str(error)
                 assert "task 'the inner one'" in str(error)
             assert await tx.fetch_val("select 1") == 1
+        assert await ids(db, table) == [1]
+
+
+async def until_it_is_blocked(tx: Any, task: "asyncio.Task[Any]") -> None:
+    other = asyncio.create_task(blocked(tx))
+    await asyncio.wait([task, other], return_when=asyncio.FIRST_COMPLETED)
+
+
+async def until_a_timeout(tx: Any, task: "asyncio.Task[Any]") -> None:
+    await asyncio.wait([task], timeout=0.02)
+
+
+async def until_a_timeout_of_wait_for(tx: Any, task: "asyncio.Task[Any]") -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(task), 0.02)
+
+
+async def until_a_timeout_of_another_task(tx: Any, task: "asyncio.Task[Any]") -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.create_task(by_shield(task)), 0.02)
+
+
+async def with_a_callback(tx: Any, task: "asyncio.Task[Any]") -> None:
+    owner: Any = asyncio.current_task()
+    task.add_done_callback(lambda _: owner.get_name())
+    task.add_done_callback(functools.partial(print, owner, file=io.StringIO()))
+    await blocked(tx)
+
+
+async def with_a_method_for_callback(tx: Any, task: "asyncio.Task[Any]") -> None:
+    task.add_done_callback(asyncio.current_task().remove_done_callback)  # type: ignore[union-attr]
+    await blocked(tx)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [until_it_is_blocked, until_a_timeout, until_a_timeout_of_wait_for,
+     until_a_timeout_of_another_task, with_a_callback, with_a_method_for_callback],
+)  # fmt: skip
+async def test_an_inner_block_that_goes_on_without_those_that_wait_for_its_end(
+    backend: Backend, way: Callable[[Any, Any], Any]
+) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        async with db.transaction() as tx:
+            async with db.transaction():
+                task = asyncio.create_task(tx.execute(f"insert into {table} values (1, 'y')"))
+                await way(tx, task)
+            assert await within(task) == 1
         assert await ids(db, table) == [1]
 
 
