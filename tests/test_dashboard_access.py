@@ -518,6 +518,23 @@ async def test_mounted_the_session_of_the_application_decides(mounted):
         assert (await client.get("/pools/", headers={"X-User": "ada"})).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("root", "target"),
+    [
+        ("//evil.example/pools", "/evil.example/pools/"),
+        ("/\\evil.example/pools", "/%5Cevil.example/pools/"),
+        ("/a\r\nset-cookie: b/pools", "/a%0D%0Aset-cookie:%20b/pools/"),
+        ("/Ресурсы/pools", "/%D0%A0%D0%B5%D1%81%D1%83%D1%80%D1%81%D1%8B/pools/"),
+        ("/a:b@c/pools", "/a:b@c/pools/"),
+        ("", "/"),
+    ],
+)
+async def test_the_redirection_to_the_page_stays_on_this_host(root, target):
+    """Mounted at "/{tenant:path}/pools", say, the address is up to whoever asks."""
+    status, head, _ = await ask(app(), "GET", root, root=root)
+    assert (status, head["location"]) == (307, target)
+
+
 @pytest.mark.real_time("sockets")
 async def test_an_address_of_the_network_is_closed():
     """As a container does it: an application on 0.0.0.0, called by an address of this machine."""

@@ -34,6 +34,7 @@ from .requests import (
     headers_of,
     order_of,
     path_of,
+    root_of,
     viewer_of,
 )
 from .text import of_error
@@ -149,7 +150,7 @@ class Dashboard:
         if method not in wanted:
             raise Refusal(405, f"Only {wanted[0]} is possible here.", allow=", ".join(wanted))
         if path == "":
-            await redirect(send, 307, f"{scope.get('root_path', '')}/")
+            await redirect(send, 307, root_of(scope))
             return
         linked = path in LINKED and method != "POST"
         if not linked and (reason := self._guard.refuses_origin(headers)):

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from .answers import Message, Refusal
 from .collector import Viewer
@@ -44,6 +44,13 @@ def path_of(scope: Scope) -> str:
     if root and (path == root or path.startswith(root + "/")):
         return path[len(root) :]
     return path
+
+
+def root_of(scope: Scope) -> str:
+    """The address of the page on this host. Where it is mounted may be up to whoever asks, by a
+    parameter in the path: `//name` or `/\\name` would lead to another host."""
+    root = quote(scope.get("root_path", "").strip("/"), safe="/:@!$&'()*+,;=")
+    return f"/{root}/" if root else "/"
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
