@@ -184,6 +184,8 @@ ORIGINS = [
     ({"origin": "http://evil.example"}, False),
     ({"origin": "null"}, False),
     ({"origin": "http://" + "a" * 4000}, False),
+    ({"origin": "http://["}, False),  # no address at all
+    ({"origin": "http://[localhost]:8765"}, False),
     ({"origin": "https://proxy.example"}, True),  # in hosts
     ({"sec-fetch-site": "cross-site"}, False),
     ({"sec-fetch-site": "same-site"}, False),  # another port of this host

@@ -92,7 +92,7 @@ class Guard:
         elif origin is None:  # no browser
             foreign = False
         else:
-            place = urlsplit(origin).netloc.lower() if len(origin) < 2 * LONGEST_HOST else ""
+            place = place_of(origin)
             own = headers.get("host", "").lower()
             foreign = not place or (place != own and host_name(place) not in self._hosts)
         return "This comes from a page of another origin." if foreign else None
@@ -214,6 +214,16 @@ def check_hosts(hosts: Any) -> frozenset[str]:
 
 
 # -- names and addresses -------------------------------------------------------------------------
+
+
+def place_of(origin: str) -> str:
+    """The `name:port` of an origin, in lower case; empty if it has none."""
+    if len(origin) >= 2 * LONGEST_HOST:
+        return ""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # such as http://[
+        return ""
 
 
 def host_name(host: str) -> str:
