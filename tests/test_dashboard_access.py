@@ -45,7 +45,7 @@ async def status_of(application, method="GET", path="/", **more):
         (("127.0.0.1.evil.example", 1), "127.0.0.1", False),
         (("testclient", 1), "testserver", False),
         (("", 0), "127.0.0.1", False),
-        (None, None, True),  # a Unix socket
+        (None, None, False),  # a Unix socket, perhaps behind a proxy
         (None, "127.0.0.1", False),  # nobody knows
     ],
 )
@@ -67,9 +67,15 @@ async def test_only_clients_on_this_machine_are_answered(client, address, allowe
             assert viewer.status == (200 if allowed else 403)
 
 
-async def test_a_unix_socket_has_no_port():
-    request = {"client": None, "server": ("/run/app.sock", None)}
-    assert guard.refuses_stranger(request, {}) is None
+@pytest.mark.parametrize(
+    "request_of",
+    [{"client": None, "server": ("/run/app.sock", None)}, {"client": None, "server": None}, {}],
+)
+def test_without_an_address_nobody_is_of_this_machine(request_of):
+    said = guard.refuses_stranger(request_of, {})
+    assert "has no address, as by a Unix socket, and may have come through a proxy." in said
+    for way in ("token=...", "authorize=...", "public=True"):
+        assert way in said
 
 
 @pytest.mark.parametrize(
@@ -158,8 +164,7 @@ async def test_public_means_everybody():
 @pytest.mark.parametrize("opened", [{}, {"public": True}, {"authorize": lambda scope: True}])
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.5", None])
 async def test_names_are_refused_unless_they_are_known(hosts, host, allowed, opened, address):
-    client = None if address is None else ("127.0.0.1", 1)
-    asked = {"host": host, "address": address, "client": client}
+    asked = {"host": host, "address": address, "client": ("127.0.0.1", 1)}
     status, _, body = await ask(app(hosts=hosts, **opened), "GET", "/", **asked)
     assert status == (200 if allowed else 403)
     if not allowed:
@@ -535,6 +540,38 @@ async def test_the_redirection_to_the_page_stays_on_this_host(root, target):
     """Mounted at "/{tenant:path}/pools", say, the address is up to whoever asks."""
     status, head, _ = await ask(app(), "GET", root, root=root)
     assert (status, head["location"]) == (307, target)
+
+
+@pytest.mark.real_time("sockets")
+async def test_a_unix_socket_is_closed(tmp_path):
+    """As nginx asks by one, told to speak HTTP/1.1: no header says that there is a proxy."""
+    uvicorn = pytest.importorskip("uvicorn")
+    path = str(tmp_path / "u")
+    opened = cenote.dashboard.app(token=TOKEN)
+    routes = {"/closed/": cenote.dashboard, "/opened/": opened}
+
+    async def both(scope, receive, send):
+        mounted = routes[scope["path"]]
+        await mounted({**scope, "root_path": scope["path"].rstrip("/")}, receive, send)
+
+    config = uvicorn.Config(
+        both, uds=path, log_config=None, log_level="error", ws="none", lifespan="off"
+    )
+    running = uvicorn.Server(config)
+    task = asyncio.create_task(running._serve())
+    await until(lambda: running.started)
+    try:
+        transport = httpx.AsyncHTTPTransport(uds=path)
+        async with httpx.AsyncClient(transport=transport, timeout=30) as client:
+            answer = await client.get("http://localhost/closed/")
+            assert answer.status_code == 403
+            assert "Unix socket" in answer.json()["error"]
+            headers = {"authorization": f"Bearer {TOKEN}"}
+            answer = await client.get("http://localhost/opened/", headers=headers)
+            assert answer.status_code == 200
+    finally:
+        running.should_exit = True
+        await task
 
 
 @pytest.mark.real_time("sockets")

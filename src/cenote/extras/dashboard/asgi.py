@@ -103,7 +103,7 @@ class Dashboard:
         """Make an ASGI app that shows the pools of this process.
 
         Without `token`, `authorize` and `public` it answers only clients on this machine that no
-        proxy stands before.
+        proxy stands before; by a Unix socket it answers nobody.
 
         Args:
             token: Whoever knows it is let in, by a login or by `Authorization: Bearer ...`; 16

@@ -29,6 +29,10 @@ HOW_TO_OPEN: Final = (
     "Whoever runs it can open it to others: token=... asks for a token, authorize=... decides for "
     "every request, public=True lets everybody in."
 )
+NO_ADDRESS: Final = (
+    "this one has no address, as by a Unix socket, and may have come through a proxy"
+)
+NO_YIELD: Final = "it must return whether the request is let in, not yield"
 
 
 class Guard:
@@ -149,13 +153,12 @@ def refuses_stranger(scope: Scope, headers: Mapping[str, str]) -> str | None:
     if sign := sign_of_proxy(scope, headers):
         came = f"this request came through a proxy: it {sign}"
         return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
-    client, server = scope.get("client"), scope.get("server")
-    if client is None and (server is None or server[1] is None):
-        return None  # a Unix socket
+    client = scope.get("client")
     address = None if client is None else client[0]
     if is_loopback(address):
         return None
-    came = "this one is elsewhere" if not address else f"this one is {str(address)[:64]}"
+    # A Unix socket has no address: it is where a proxy stands that gives no other sign.
+    came = f"this one is {str(address)[:64]}" if address else NO_ADDRESS
     return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
 
 
