@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import time
+from functools import partial
 
 import httpx
 import pytest
@@ -424,6 +425,59 @@ async def test_the_application_decides(authorize):
 @pytest.mark.parametrize("answer", [None, False, 0, ""])
 async def test_whoever_is_not_admitted_is_refused(answer):
     assert await status_of(app(authorize=lambda scope: answer)) == 403
+
+
+def yield_at_once(scope):
+    yield False
+
+
+async def yield_later(scope):
+    yield False
+
+
+class Yield:
+    async def __call__(self, scope):
+        yield False
+
+
+class Door:
+    def admit(self, scope):
+        yield False
+
+
+GENERATORS = [yield_at_once, yield_later, partial(yield_later), Yield(), Door().admit]
+
+
+@pytest.mark.parametrize("authorize", GENERATORS)
+def test_a_dependency_that_yields_is_refused(authorize):
+    with pytest.raises(TypeError, match="authorize must not be a generator function"):
+        app(authorize=authorize)
+
+
+@pytest.mark.parametrize("generate", GENERATORS)
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_generator_is_no_yes(generate, later, caplog):
+    async def answer_later(scope):
+        return generate(scope)
+
+    application = app(authorize=answer_later if later else lambda scope: generate(scope))
+    for path in ("/", "/events"):
+        caplog.clear()
+        assert await status_of(application, path=path) == 403
+        (record,) = caplog.records
+        assert record.levelname == "ERROR"
+        assert "authorize answered with a generator" in record.getMessage()
+
+
+@pytest.mark.parametrize("answer", [False, True])
+async def test_what_is_still_to_come_is_no_yes(answer):
+    async def decide():
+        return answer
+
+    async def forget_to_await(scope):
+        return decide()
+
+    assert await status_of(app(authorize=forget_to_await)) == (200 if answer else 403)
 
 
 async def test_what_the_application_raises_is_its_own_matter():

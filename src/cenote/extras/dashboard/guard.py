@@ -8,10 +8,12 @@ import inspect
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from logging import ERROR
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ... import options
+from ...log import log
 from .session import Sessions
 
 Scope = MutableMapping[str, Any]
@@ -48,7 +50,7 @@ class Guard:
         hosts: Iterable[str],
     ) -> None:
         self._token = check_token("token", token)
-        self._authorize = options.optional_function("authorize", authorize)
+        self._authorize = check_authorize(authorize)
         self._public = options.flag("public", public)
         if self._public and (token is not None or authorize is not None):
             other = "token" if token is not None else "authorize"
@@ -144,7 +146,11 @@ class Guard:
         answer = self._authorize(scope)
         if inspect.isawaitable(answer):
             async with asyncio.timeout(AUTHORIZE_TIMEOUT):
-                answer = await answer
+                while inspect.isawaitable(answer):  # itself it is true, whatever comes of it
+                    answer = await answer
+        if inspect.isgenerator(answer) or inspect.isasyncgen(answer):  # so is this
+            log(ERROR, "authorize answered with a generator, so nobody is let in: %s", NO_YIELD)
+            return False
         return bool(answer)
 
 
@@ -200,6 +206,15 @@ def check_token(name: str, token: Any) -> str | None:
             f"use something that cannot be guessed, for example secrets.token_urlsafe()"
         )
     return str(token)
+
+
+def check_authorize(authorize: Any) -> Callable[[Scope], object] | None:
+    if options.optional_function("authorize", authorize) is None:
+        return None
+    for function in (authorize, type(authorize).__call__):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"authorize must not be a generator function: {NO_YIELD}")
+    return authorize  # type: ignore[no-any-return]
 
 
 def check_hosts(hosts: Any) -> frozenset[str]:
