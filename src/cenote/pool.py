@@ -180,8 +180,8 @@ class Pool(Lifecycle[T]):
         try:
             core.hold(claim, slot, now, 0.0)
             self._held(claim, slot)
-        except BaseException:
-            self._lose(claim)
+        except BaseException as error:
+            self._lose(claim, error)
             raise
         return resource
 

@@ -35,6 +35,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
+ANYWHERE = RecursionError, MemoryError  # what may be raised at any point of a step
+PENDING = ClaimState.WAITING, ClaimState.GRANTED
+
 
 class Stepping(Front[T], Generic[T]):
     """The ground rule of a pool: what it does, it does in steps."""
@@ -54,9 +57,10 @@ class Stepping(Front[T], Generic[T]):
         core.busy += 1
         try:
             return function(*args, **kwargs)
-        except BaseException:
-            self._doubtful = True
-            self._broken_off()
+        except BaseException as error:
+            if not isinstance(error, Exception) or isinstance(error, ANYWHERE) or self._unsettled():
+                self._doubtful = True
+                self._broken_off()
             raise
         finally:
             core.busy -= 1
@@ -70,6 +74,14 @@ class Stepping(Front[T], Generic[T]):
         finally:
             core.busy = busy
 
+    def _unsettled(self) -> bool:
+        """Whether something is in hand, or somebody waits beside something free. Otherwise a step
+        that has failed, as it may (a timeout, an overload), has left nothing: in a long queue that
+        is a great difference."""
+        core = self._core
+        in_hand = core.active - core.out + core.opening + core.closing + core.granted_count
+        return bool(in_hand or (core.waiting and (core.idle_count or core.total < core.max_size)))
+
     def _broken_off(self) -> None:
         """A step has ended by an exception: look for what it has left, when none is under way."""
         loop = self._loop
@@ -78,12 +90,18 @@ class Stepping(Front[T], Generic[T]):
         if self._tidying is None:
             self._tidying = loop.call_soon(tidy, weakref.ref(self), context=Context())
 
-    def _lose(self, claim: Claim) -> None:
-        """An acquire has ended by an exception: a resource that it held by then has nobody."""
+    def _lose(self, claim: Claim, error: BaseException) -> None:
+        """An acquire has ended by an exception: a resource that it held by then has nobody, and
+        nobody drives it any more. One that is collected was seen to, where that is safe."""
         if claim.state is ClaimState.ASKING:
             self._core.dismiss(claim)
         elif claim.state is ClaimState.HOLDING and claim.slot is not None:
             self._core.reclaim(claim.slot, claim.since)
+            self._broken_off()
+        elif claim.state in PENDING and not isinstance(error, GeneratorExit):
+            if claim.waiting is not None:
+                claim.waiting.over = True
+            self._doubtful = True
             self._broken_off()
 
     async def _turn(self) -> None:

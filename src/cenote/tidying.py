@@ -35,7 +35,7 @@ def _tidy(pool: Any) -> None:
             work.bury()
             pool._works.discard(work)
     for claim in core.pending():
-        if claim.waiting is None or claim.waiting.over:
+        if claim.waiting is None or claim.waiting.over or claim.over:
             pool._give_up(claim)
     owned = {claim.slot for claim in core.handed()} | {work.slot for work in pool._works}
     for slot in core.in_hand():

@@ -64,8 +64,8 @@ class Waiting:
                 self._future = None
                 resource = self._go_on()
             return resource
-        except BaseException:
-            self._pool._lose(self.claim)
+        except BaseException as error:
+            self._pool._lose(self.claim, error)
             raise
 
     def _go_on(self, slot: Slot | None = None, verdict: Any = None) -> Any:

@@ -46,9 +46,9 @@ class Acquire(Claim, Generic[T]):
             ready, found, verdict = front._step(self._begin, driver)
             if not ready:
                 found = yield from front._obtain(self, found, verdict).__await__()
-        except BaseException:
+        except BaseException as error:
             if self._used is driver:
-                front._lose(self)
+                front._lose(self, error)
             raise
         return found  # type: ignore[no-any-return]
 

@@ -691,7 +691,7 @@ acquire_failed(Claim *claim, Front *front, Core *core)
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_StopIteration)) {
         return;
     }
-    if (claim->steps == NULL && (claim->state == WAITING || claim->state == GRANTED)) {
+    if (claim->state == WAITING || claim->state == GRANTED) {
         claim->over = front->doubtful = 1;
     }
     front_broken_off(front, core);

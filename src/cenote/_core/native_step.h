@@ -28,13 +28,24 @@ step_resume(Core *core, int busy)
     core->busy = busy;
 }
 
+/* Whether the exception that is set has left something: the same as in Stepping._step(). */
+static int
+step_unsettled(Core *core)
+{
+    return core->count - core->idle - core->out + core->opening + core->closing +
+               core->granted.length != 0 ||
+           (core->waiters.length > 0 && (core->idle > 0 || core_total(core) < core->max_size)) ||
+           !PyErr_ExceptionMatches(PyExc_Exception) ||
+           PyErr_ExceptionMatches(PyExc_RecursionError) ||
+           PyErr_ExceptionMatches(PyExc_MemoryError);
+}
+
 /* An exception has broken off a step: what it had in hand is found when no step is under way. */
 static void
 front_broken_off(Front *front, Core *core)
 {
-    if (core->count - core->idle - core->out + core->opening + core->closing +
-            core->granted.length == 0 && !front->doubtful) {
-        return; /* it had nothing */
+    if (!front->doubtful && !step_unsettled(core)) {
+        return;
     }
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);

@@ -240,7 +240,11 @@ wait_interrupted(Claim *claim)
     PyObject *result = PyObject_CallMethodObjArgs(claim->front, claim->st->s_interrupted, claim,
                                                   finalizing ? Py_True : Py_False, NULL);
     if (result == NULL) {
-        claim->over = ((Front *)claim->front)->doubtful = 1; /* the next step sees to it */
+        Front *front = (Front *)claim->front;
+        claim->over = front->doubtful = 1;
+        if (front->core != NULL) {
+            front_broken_off(front, front->core);
+        }
         Py_XDECREF(type);
         Py_XDECREF(error);
         Py_XDECREF(traceback);

@@ -69,6 +69,8 @@ class Claim:
         "warned",
     )
 
+    over = False  # of the native core: what drove it has ended by an exception
+
     def __init__(self) -> None:
         self.state = ClaimState.ASKING
         self.slot: Slot | None = None  # granted and not yet used, or held

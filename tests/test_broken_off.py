@@ -1,0 +1,156 @@
+"""Steps that are broken off: what they have left undone is done, and only then is it looked for."""
+
+import asyncio
+
+import pytest
+
+import cenote
+from cenote import steps
+from cenote.waiting import Waiting
+from clock import settle
+from support import Thing, acquiring, outcome
+
+pytestmark = pytest.mark.own_loop  # no loop has a part in its steps
+
+
+class Interrupt(BaseException):
+    """As a signal handler raises it."""
+
+
+@pytest.fixture
+def tidyings(monkeypatch):
+    """One entry for each time that a pool was looked through."""
+    done, tidy = [], steps.tidy
+
+    def counted(reference):
+        done.append(reference)
+        tidy(reference)
+
+    monkeypatch.setattr(steps, "tidy", counted)
+    return done
+
+
+def breaking(method):
+    """A Pool in which the next call of this method is broken off, once `pool.armed` is set."""
+
+    class Breaking(cenote.Pool):
+        armed = False
+
+    def broken(self, *args, **kwargs):
+        if Breaking.armed:
+            Breaking.armed = False
+            raise Interrupt
+        return getattr(cenote.Pool, method)(self, *args, **kwargs)
+
+    setattr(Breaking, method, broken)
+    return Breaking
+
+
+def whole(pool):
+    core = pool._core
+    counts = core.busy, core.waiting, core.granted_count, core.opening, core.closing, core.active
+    assert counts == (0, 0, 0, 0, 0, 0)
+    assert not core.in_hand()
+    assert not pool._works
+
+
+# -- what is no break ------------------------------------------------------------------------------
+
+
+async def test_an_ordinary_failure_asks_for_no_tidying(make_pool, tidyings):
+    """That looks at every waiter and every slot: not for each acquire that a full pool refuses."""
+    broken = []
+
+    def make():
+        if broken:
+            raise OSError("down")
+        return Thing()
+
+    pool = make_pool(make, max_size=1, max_waiting=3)
+    held = await pool.acquire()
+    waiting = [acquiring(pool) for _ in range(3)]
+    await settle()
+    for _ in range(5):
+        with pytest.raises(cenote.AcquireTimeoutError):
+            await pool.acquire(timeout=0)
+        with pytest.raises(cenote.PoolOverloadedError):
+            await pool.acquire(timeout=5)
+        with pytest.raises(cenote.NotAcquiredError):
+            await pool.release(Thing())
+        await settle()
+    pool.deactivate()
+    for task in waiting:
+        assert isinstance(await outcome(task), cenote.ServiceUnavailableError)
+    with pytest.raises(cenote.ServiceUnavailableError):
+        await pool.acquire()
+    await settle()
+    pool.activate()
+    await pool.discard(held)
+    broken.append(True)
+    for _ in range(5):
+        with pytest.raises(OSError, match="down"):
+            await pool.acquire()
+        await settle()
+    assert tidyings == []
+    broken.clear()
+    await pool.release(await pool.acquire())
+
+
+# -- what is broken off ----------------------------------------------------------------------------
+
+
+async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings):
+    """It was idle by then, and nothing was in hand any more."""
+    kind = breaking("_expect")
+    pool = kind(Thing, max_size=1, max_idle=50.0)
+    held = await pool.acquire()
+    waiter = acquiring(pool)
+    await settle()
+    kind.armed = True
+    with pytest.raises(Interrupt):
+        pool.release(held)
+    assert await asyncio.wait_for(waiter, 5) is held
+    assert len(tidyings) == 1
+    await pool.release(held)
+    whole(pool)
+    await pool.close()
+
+
+async def test_a_cancellation_that_is_broken_off_passes_on_what_was_granted():
+    kind = breaking("_interrupted")
+    pool = kind(Thing, max_size=1)
+    held = await pool.acquire()
+    first = pool.acquire().__await__()
+    first.send(None)
+    second = acquiring(pool)
+    await settle()
+    assert pool.waiting_count == 2
+    pool.release(held)
+    kind.armed = True
+    with pytest.raises(Interrupt):
+        first.throw(asyncio.CancelledError())
+    await pool.release(await asyncio.wait_for(second, 5))
+    await settle()
+    whole(pool)
+    await pool.close()
+
+
+async def test_an_acquire_that_is_broken_off_between_its_steps_leaves_the_queue(monkeypatch):
+    """Where it would suspend: it is in the queue by then, and nobody will drive it again."""
+    pool = cenote.Pool(Thing, max_size=1)
+    pool.subscribe(lambda event: None)  # the native core waits in Python, too
+    held = await pool.acquire()
+
+    def broken(waiting):
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Waiting, "_future_of_wait", broken)
+        with pytest.raises(Interrupt):
+            pool.acquire().__await__().send(None)
+    await settle()
+    assert pool.waiting_count == 0
+    await pool.release(held)
+    await pool.release(await pool.acquire(timeout=0))
+    whole(pool)
+    await pool.close()
