@@ -1,10 +1,11 @@
 """Text on MySQL and MariaDB is sent and read as the session says, in each direction by itself."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from asyncmy.cursors import SSCursor
 
 from backends import Backend
 
@@ -138,3 +139,87 @@ async def test_a_charset_that_python_does_not_have_is_no_guess(mysql: Backend) -
         with pytest.raises(UnicodeDecodeError):
             await db.fetch_val("select _utf8mb4 x'E18390'")
         assert await db.fetch_val("select 5") == 5
+
+
+async def set_by_cursor(raw: Any) -> None:
+    async with raw.cursor() as cursor:
+        await cursor.execute("set names latin1")
+
+
+async def set_by_stream(raw: Any) -> None:
+    async with raw.cursor(SSCursor) as cursor:
+        await cursor.execute("set names latin1")
+
+
+async def set_by_statement(raw: Any) -> None:
+    statement = await raw.prepare("set names latin1")
+    await statement.execute()
+    await statement.close()
+
+
+@pytest.mark.parametrize("change", [set_by_cursor, set_by_stream, set_by_statement])
+async def test_a_charset_that_the_driver_is_told_to_set(
+    mysql: Backend, change: Callable[[Any], Awaitable[None]]
+) -> None:
+    async with mysql.database(max_size=1) as db:
+        async with db.connection() as raw:
+            await change(raw)
+            await check_text(db, "\u00e9")
+            statement = await raw.prepare("select hex(convert(? using utf8mb4))")
+            assert (await statement.execute(["\u00e9"])).rows == (("C3A9",),)
+            with pytest.raises(Exception, match="Expected 1 parameters, got 0"):
+                await statement.execute()
+        await check_text(db, "\u20ac")
+
+
+async def call_by_cursor(db: Any, sql: str) -> None:
+    async with db.connection() as raw, raw.cursor() as cursor:
+        await cursor.execute(sql)
+
+
+async def call_by_stream(db: Any, sql: str) -> None:
+    async with db.connection() as raw, raw.cursor(SSCursor) as cursor:
+        await cursor.execute(sql)
+        await cursor.fetchall()
+
+
+async def call_by_statement(db: Any, sql: str) -> None:
+    async with db.connection() as raw:
+        await (await raw.prepare(sql)).execute()
+
+
+async def iterate(db: Any, sql: str) -> None:
+    async for _ in db.iterate(sql):
+        pass
+
+
+async def execute(db: Any, sql: str) -> None:
+    await db.execute(sql)
+
+
+@pytest.mark.parametrize("body", ["{0}", "{0}; select 1"])
+@pytest.mark.parametrize(
+    "call", [execute, iterate, call_by_cursor, call_by_stream, call_by_statement]
+)
+async def test_a_charset_that_a_procedure_sets(
+    mysql: Backend, call: Callable[[Any, str], Awaitable[None]], body: str
+) -> None:
+    """It stays in that of the results; that of the client is set back, which nobody tells."""
+    async with mysql.database(max_size=1) as db:
+        await db.execute("drop procedure if exists p_names")
+        names = body.format("set names latin1")
+        await db.execute(f"create procedure p_names() begin {names}; end")
+        await db.release()
+        async with db.connection():
+            await call(db, "call p_names()")
+            assert await db.fetch_val("select @@character_set_results") == "latin1"
+            await check_text(db, "\u00e9")
+        await db.execute("drop procedure p_names")
+
+
+@pytest.mark.parametrize("mysql", ["mariadb"], indirect=True)
+async def test_a_mode_for_one_statement_is_over_after_it(mysql: Backend) -> None:
+    async with session(mysql, "set sql_mode = ''") as db, db.connection() as raw:
+        await db.execute("set statement sql_mode = 'ANSI_QUOTES' for set @mine = 1")
+        assert await db.fetch_val("select @@sql_mode") == (raw.variables["sql_mode"] or "") == ""
+        assert await db.fetch_val('select "it\\"s :b", :a', {"a": 1}) == 'it"s :b'

@@ -190,12 +190,54 @@ async def test_what_cannot_be_prepared_has_its_values_all_the_same(mysql: Backen
 async def test_the_server_says_where_the_placeholders_are(mysql: Backend) -> None:
     async with mysql.database(f"{mysql.url}?sql_mode='{PLAIN}'") as db:
         sql = r"select 'C:\', '?', ?"
-        for find in ways(db):
+        *prepared, several = ways(db)
+        for find in prepared:
             [row] = await find(sql, [", version() -- "])
             assert tuple(row) == ("C:\\", "?", ", version() -- ")
+        with pytest.raises(ValueError, match="depends on the sql_mode"):
+            await several(sql, [", version() -- "])
     async with mysql.database() as db:
-        with pytest.raises(Exception, match="syntax"):
+        with pytest.raises(ValueError, match=r"cannot prepare.*syntax error"):
             await db.fetch_all(sql, [", version() -- "])
+
+
+async def set_mode(connection: Any) -> None:
+    async with connection.cursor() as cursor:
+        await cursor.execute(f"set sql_mode = '{PLAIN}'")
+
+
+@pytest.mark.parametrize("end", ["", "; select 1"])
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_mode_that_is_set_by_a_cursor_makes_no_value_sql(
+    mysql: Backend, early: bool, end: str
+) -> None:
+    """As the driver writes it, the text ends its first string elsewhere than the server does."""
+    sql = rf"select 'a\'', ?, 'x'{end}"
+    on_connect = set_mode if early else None
+    async with mysql.database(on_connect=on_connect) as db, db.connection() as raw:
+        if not early:
+            await set_mode(raw)
+        with pytest.raises(ValueError, match="depends on the sql_mode"):
+            await db.fetch_all(sql, [", (select 5) -- "])
+        with pytest.raises(ValueError, match=f"the session has the sql_mode {PLAIN}"):
+            await db.fetch_all(r"select 'it\'s :b', :a", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select /*!50000 ' */ , ?, ' */; select 1",
+        "select /*!50000 ' */ ?, ' */",
+        "select /*M!50000 ' */ ?, ' */; select 1",
+        "select /*+ ` */ ?, ` */ 1; select 1",
+    ],
+)
+async def test_no_value_is_written_beside_a_comment_that_is_none(mysql: Backend, sql: str) -> None:
+    async with mysql.database() as db:
+        with pytest.raises(ValueError, match=r"a comment that some servers read|0 placeholders"):
+            await db.fetch_all(sql, [", (select 5) */ -- "])
+        assert await db.fetch_val("select /*!50000 1 + */ ?", [1]) == 2  # prepared
+        assert await db.fetch_val("select /*+ no_merge() */ ?; select 1", [1]) == 1
 
 
 async def test_names_that_depend_on_the_sql_mode_are_refused_in_it(mysql: Backend) -> None:
@@ -255,3 +297,16 @@ async def test_what_cannot_be_decoded_leaves_the_connection_as_it_was(mysql: Bac
             with pytest.raises(UnicodeDecodeError):
                 await find(sql, [])
             assert await db.fetch_val("select 5") == 5
+
+
+async def test_names_that_cannot_be_decoded_leave_the_wire_quiet(mysql: Backend) -> None:
+    sql = "select 'a' as `\u0531` union all select 'b'"
+    async with mysql.database(max_size=1) as db:
+        session = await db.fetch_val("select connection_id()")
+        await db.execute("set character_set_results = 'armscii8'")
+        for parameters in ([], [1]):
+            text = f"{sql} from dual where 1 = ?" if parameters else sql
+            for find in ways(db)[:2]:
+                with pytest.raises(UnicodeDecodeError):
+                    await find(text, parameters)
+                assert await db.fetch_val("select connection_id()") == session

@@ -18,7 +18,7 @@ from ...sql.driver import (
 from ...sql.placeholders import MYSQL, Dialect, Style
 from ...sql.url import Secret
 from .link import MysqlLink, code
-from .private import FLAGS, Connection, charset_by_name, errors
+from .private import FLAGS, SETTLED, Connection, charset_by_name, errors
 
 PORT = 3306
 
@@ -42,9 +42,7 @@ TRACK = (
     "SET SESSION session_track_system_variables="
     "'character_set_client,character_set_connection,character_set_results,sql_mode'"
 )
-WHO = (
-    "SELECT CURRENT_ROLE(), DATABASE(), @@character_set_client, @@character_set_results, @@sql_mode"
-)
+WHO = f"SELECT CURRENT_ROLE(), DATABASE(), {', '.join(f'@@{name}' for name in SETTLED)}"
 
 
 class MysqlDriver(Driver):
@@ -108,16 +106,9 @@ class MysqlDriver(Driver):
             if link_is_gone(error):
                 raise
             return None  # an old server, without roles or without tracking
-        role, database, client, results, mode = (  # bytes, if an init_command has set names binary
-            each.decode() if isinstance(each, bytes) else each for each in last.rows[0]
-        )
-        raw.variables |= {
-            "character_set_client": client,
-            "character_set_results": results,
-            "sql_mode": mode,
-        }
-        raw.follow_charset()
-        return role, database
+        role, database, *settings = last.rows[0]
+        raw.settle(*settings)
+        return text_of(role), text_of(database)
 
     async def _connect(self) -> Connection:
         arguments = {**fresh(self._arguments), **fresh(dict(self.plan.connect_args))}
@@ -200,6 +191,11 @@ class MysqlDriver(Driver):
             and code(error) in DEMOTED
             and "read" in str(error).lower()
         )
+
+
+def text_of(value: str | bytes | None) -> str | None:
+    """It is bytes if an init_command has set names binary."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def role_name(role: str | None) -> str:

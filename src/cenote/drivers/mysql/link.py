@@ -165,7 +165,7 @@ class MysqlLink(Link):
 
     def _written(self, text: str, values: Sequence[Any]) -> str:
         """With the values in it, since it cannot be prepared."""
-        return literals(text, values, self.raw.variables.get("sql_mode"))
+        return literals(text, values)
 
     async def let_go(self, text: str, statement: Any) -> None:
         """Of a statement that was run; it stays prepared if there is a cache for such texts."""

@@ -6,6 +6,7 @@ protocols, follows what the server says of its session, and sends no password in
 
 from __future__ import annotations
 
+import re
 from codecs import lookup
 from collections.abc import Awaitable, Sequence
 from inspect import signature
@@ -47,6 +48,11 @@ COM_RESET_CONNECTION = 0x1F
 COM_STMT_BULK_EXECUTE = 0xFA
 UNSIGNED = 32  # a flag of a column
 
+SETTLED = ("character_set_client", "character_set_results", "sql_mode")
+SETTINGS = f"SELECT {', '.join(f'CAST(@@{name} AS BINARY)' for name in SETTLED)}".encode()
+# One SET without a call: not SET STATEMENT ... FOR, no function, no comment, no other statement.
+PLAIN_SET = re.compile(rb"\s*set\s+(?!statement\b)[^(;/#-]*", re.IGNORECASE)
+
 CANNOT_LOG_IN = 2061
 IN_CLEAR = frozenset({b"mysql_clear_password", b"dialog"})
 BROKEN = frozenset({b"mysql_old_password"})
@@ -75,6 +81,38 @@ ENCODINGS: dict[str | None, str] = {
 
 Base: Any = asyncmy.Connection
 MySQLResult: Any = untyped.MySQLResult
+PreparedStatement: Any = untyped.PreparedStatement
+is_end = MySQLResult._check_packet_is_eof
+
+
+class Result(MySQLResult):  # type: ignore[misc]
+    """asyncmy's, which does not read what the server says of the session at the end of rows."""
+
+    __slots__ = ()
+
+    def _check_packet_is_eof(self, packet: Any) -> bool:
+        if not is_end(self, packet):
+            return False
+        if self.server_status & SESSION_CHANGED:
+            self.message = packet.read_all()  # type: ignore[misc]
+            if self.connection is not None:  # whoever reads the rows: a cursor of asyncmy does not
+                self.connection._note(self)  # say that it has
+        return True
+
+
+class Statement(PreparedStatement):  # type: ignore[misc]
+    """asyncmy's, for those who have prepared it by themselves."""
+
+    async def execute(self, args: Any = ()) -> Any:
+        values = args if isinstance(args, tuple | list) else (args,)
+        connection = self._connection
+        if self._closed or len(values) != self.parameter_count:
+            return await super().execute(args)  # which raises
+        result = await connection.run_prepared(self, values)
+        result.has_next = False  # all others are read
+        connection._result = result
+        connection._affected_rows = result.affected_rows
+        return result
 
 
 class Connection(Base):  # type: ignore[misc]
@@ -84,12 +122,14 @@ class Connection(Base):  # type: ignore[misc]
     (character_set_results), and `sending` that of what it is sent (character_set_client)."""
 
     __signature__ = signature(Base)
+    _encoding: str
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.sending: str = self._encoding
         self.variables: dict[str, str | None] = {}  # of the session, as far as they are tracked
         self.changes = 0  # of them: what was prepared before meant something else
+        self.unsure = False  # whether they are still what the server has said of them
 
     # -- logging in ------------------------------------------------------------------------------
 
@@ -157,13 +197,30 @@ class Connection(Base):  # type: ignore[misc]
     async def prepare(self, query: str) -> Any:
         """A statement of asyncmy; the text is checked as all others are."""
         self.check_text(query)
-        return await super().prepare(query.encode(self.sending))
+        made = await super().prepare(query.encode(self.sending))
+        return Statement(self, made._statement_id, made.parameter_count)
 
     async def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
         """What the cursors of asyncmy call."""
         if isinstance(sql, str):
             sql = sql.encode(self.sending, "surrogateescape")
         return await super().query(sql, unbuffered)
+
+    async def _read_query_result(self, unbuffered: bool = False) -> None:
+        """What they read by: the session is followed, whoever changes it."""
+        self._result = None
+        result = Result(self)
+        if unbuffered:
+            await self._begin(result)
+        else:
+            await result.read()
+        self._result = result
+        self._affected_rows = result.affected_rows
+        if not result.unbuffered_active:
+            self._note(result)
+            if self.unsure and not result.has_next:
+                await self._settle()
+                self._result = result  # the cursor looks for it
 
     def _pack(self, statement: Any, arguments: Sequence[Any]) -> bytes:
         head = HEAD.pack(statement._statement_id, 0, 1)
@@ -183,7 +240,7 @@ class Connection(Base):  # type: ignore[misc]
         await self._execute_command(command, payload)
         first: Any = None
         while True:
-            result = MySQLResult(self)
+            result = Result(self)
             try:
                 await (result.read_binary(None) if binary else result.read())
             except errors.MySQLError as error:
@@ -198,6 +255,8 @@ class Connection(Base):  # type: ignore[misc]
                 results.append(result)
             first = first or result
             if not result.has_next:
+                if self.unsure and results is None:
+                    await self._settle(b"" if binary else payload)
                 return first
 
     async def _look_after(self) -> None:
@@ -218,7 +277,30 @@ class Connection(Base):  # type: ignore[misc]
             if changed:
                 self.variables.update(changed)
                 self.changes += 1
+                self.unsure = True
                 self.follow_charset()
+
+    async def _settle(self, text: bytes = b"") -> None:
+        """Ask, after news: what a routine has changed the server may set back at the end of it, and
+        does not say so. Of a `text` that runs none the news are believed."""
+        if PLAIN_SET.fullmatch(text):
+            self.unsure = False
+            return
+        self._encoding = "latin1"  # whatever the names of the columns come in, it can be read
+        try:
+            answer = await self._run(COM_QUERY, SETTINGS, binary=False, results=[])
+        except errors.MySQLError:  # the next statement will say why
+            self.close()
+            self._connected = False
+            return
+        self.settle(*answer.rows[0])
+
+    def settle(self, *values: str | bytes | None) -> None:
+        """What the server says of its `SETTLED` variables when it is asked."""
+        for name, value in zip(SETTLED, values, strict=True):
+            self.variables[name] = value.decode() if isinstance(value, bytes) else value
+        self.unsure = False
+        self.follow_charset()
 
     async def _skip(self, result: Any) -> None:
         """The rest of a result that cannot be read: the next statement finds a quiet wire."""
@@ -227,22 +309,29 @@ class Connection(Base):  # type: ignore[misc]
             packet = await self.read_packet()
             if result._check_packet_is_eof(packet):
                 break
+        self._note(result)
         if result.has_next or not self._deprecate_eof:
             self.close()
             self._connected = False
 
     async def _open(self, command: int, payload: bytes, *, binary: bool) -> Rows:
         await self._execute_command(command, payload)
-        self._result = result = MySQLResult(self)  # where asyncmy notes that an error has ended it
-        try:
-            await result.init_unbuffered_query()
-        except BaseException:
-            result.unbuffered_active = False
-            result.connection = None
-            raise
+        self._result = result = Result(self)  # where asyncmy notes that an error has ended it
+        await self._begin(result)
         if not result.unbuffered_active:
             self._note(result)
         return Rows(self, result, binary=binary)
+
+    async def _begin(self, result: Any) -> None:
+        """Read what comes before the rows."""
+        try:
+            await result.init_unbuffered_query()
+        except BaseException as error:
+            result.unbuffered_active = False
+            result.connection = None
+            if isinstance(error, Exception) and not isinstance(error, errors.MySQLError):
+                await self._skip(result)  # the name of a column cannot be decoded
+            raise
 
     # -- the charset -----------------------------------------------------------------------------
 
@@ -327,9 +416,11 @@ class Rows:
                 self._ended()
         while result.has_next:
             result.has_next = False
-            result = MySQLResult(connection)
+            result = Result(connection)
             await (result.read_binary(None) if self._binary else result.read())
             connection._note(result)
+        if connection.unsure:
+            await connection._settle()
 
     def _ended(self) -> None:
         self._result.unbuffered_active = False
@@ -389,9 +480,10 @@ _PRIVATE = {
         "read_packet",
         "prepare",
         "query",
+        "_read_query_result",
     ),
     MySQLResult: ("read", "read_binary", "init_unbuffered_query", "_check_packet_is_eof"),
-    untyped.PreparedStatement: ("parameter_count", "close"),
+    PreparedStatement: ("parameter_count", "execute", "close"),
 }
 for _type, _names in _PRIVATE.items():
     for _name in _names:

@@ -7,6 +7,7 @@ hexadecimal digits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -16,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from ...sql.placeholders import marks
-from ...sql.tokens import MYSQL, MYSQL_ANSI_QUOTES, MYSQL_NO_BACKSLASH_ESCAPES, readings
+from ...sql.tokens import MYSQL, readings
 
 KNOWN = frozenset(
     {type(None), bool, int, str, bytes, bytearray, date, datetime, time, timedelta}
@@ -27,6 +28,9 @@ LONGEST = timedelta(hours=838, minutes=59, seconds=59, microseconds=999999)  # t
 
 # Of text that stands for itself between single quotes, whatever sql_mode and charset are.
 HARMLESS = frozenset(map(chr, range(32, 127))) - {"\\"}
+
+# Comments that are none for some servers: what is a quote in them, and where they end, is theirs.
+READ_BY_SERVER = re.compile(r"/\*(?:M?!|\+(?:(?!\*/).)*[\"'`])", re.DOTALL | re.IGNORECASE)
 
 
 def parameters(arguments: Sequence[Any]) -> Sequence[Any]:
@@ -83,10 +87,9 @@ def exact(value: Decimal, at: int) -> Decimal:
     )
 
 
-def literals(text: str, arguments: Sequence[Any], mode: str | None) -> str:
-    """The text with literals in the places of its `?`, for what the server cannot prepare;
-    `mode`: the sql_mode of the session, None if it is not known."""
-    places = find_marks(text, mode)
+def literals(text: str, arguments: Sequence[Any]) -> str:
+    """The text with literals in the places of its `?`, for what the server cannot prepare."""
+    places = find_marks(text)
     if len(places) != len(arguments):
         raise miscounted(len(places), len(arguments))
     parts: list[str] = []
@@ -98,20 +101,23 @@ def literals(text: str, arguments: Sequence[Any], mode: str | None) -> str:
     return "".join(parts)
 
 
-def find_marks(text: str, mode: str | None) -> list[int]:
-    """Where the `?` are for this sql_mode."""
-    if mode is None:
-        found, *others = [marks(text, reading) for reading in readings(text, MYSQL)]
-        if any(each != found for each in others):
-            raise ValueError(
-                "the server cannot prepare this statement, and where its placeholders are depends "
-                "on the sql_mode of the session, because of a backslash beside a quote: pass the "
-                "text that has it as a parameter"
-            )
-        return found
-    if "NO_BACKSLASH_ESCAPES" in mode:
-        return marks(text, MYSQL_NO_BACKSLASH_ESCAPES)
-    return marks(text, MYSQL_ANSI_QUOTES if "ANSI_QUOTES" in mode else MYSQL)
+def find_marks(text: str) -> list[int]:
+    """Where the `?` are. ValueError if that depends on anything but the text: what is believed of
+    the session could be wrong, and then a value would be read as SQL."""
+    if READ_BY_SERVER.search(text):
+        raise ValueError(
+            "the server cannot prepare this statement (several at once, or a syntax error), and "
+            "it has a comment that some servers read (/*! or /*+ with a quote), where nobody else "
+            "knows what is a placeholder: leave out the comment, or the parameters"
+        )
+    found, *others = [marks(text, reading) for reading in readings(text, MYSQL)]
+    if any(each != found for each in others):
+        raise ValueError(
+            "the server cannot prepare this statement (several at once, or a syntax error), and "
+            "where its placeholders are depends on the sql_mode of the session, because of a "
+            "backslash beside a quote: pass the text that has it as a parameter"
+        )
+    return found
 
 
 def miscounted(expected: int, given: int) -> ValueError:
