@@ -166,6 +166,28 @@ async def test_a_procedure_that_only_works_stays_in_the_transaction(mysql: Backe
         assert await ids(mysql, table) == [1, 3]
 
 
+async def test_a_block_that_is_closed_in_mid_call(mysql: Backend) -> None:
+    async with mysql.database() as db:
+
+        async def work() -> None:
+            async with db.transaction():
+                await db.execute("call p_cenote()")
+
+        async with procedure(db, "do sleep(100)"):
+            coroutine = work()
+            task = asyncio.create_task(coroutine)
+            sleeping = (
+                "select count(*) from information_schema.processlist where info like 'do sleep%'"
+            )
+            async with asyncio.timeout(30), mysql.database() as other:
+                while not await other.fetch_val(sleeping):
+                    pass
+            coroutine.close()
+            task.cancel()
+            with pytest.raises(RuntimeError, match="already awaited"):
+                await task
+
+
 async def test_plain_statements_in_a_block_pay_nothing(mysql: Backend) -> None:
     async with mysql.database() as db, mysql.table(db) as table:
 

@@ -310,3 +310,20 @@ async def test_names_that_cannot_be_decoded_leave_the_wire_quiet(mysql: Backend)
                 with pytest.raises(UnicodeDecodeError):
                     await find(text, parameters)
                 assert await db.fetch_val("select connection_id()") == session
+
+
+async def test_plans_that_are_forgotten_are_closed(mysql: Backend) -> None:
+    async with mysql.database(max_size=1) as db:
+
+        async def count() -> int:
+            row = await db.fetch_one("show global status like 'Prepared_stmt_count'")
+            return int(row[1])
+
+        counts: list[int] = []
+        for _ in range(3):
+            for mode in (PLAIN, ""):
+                await db.execute(f"set sql_mode = '{mode}'")
+                for at in range(5):
+                    assert await db.fetch_val(f"select ? + {at}", [1]) == at + 1
+            counts.append(await count())
+        assert counts == counts[:1] * 3

@@ -47,6 +47,7 @@ class MysqlLink(Link):
         "_changes",
         "_driver",
         "_plans",
+        "_stale",
         "_unfit",
         "_unpreparable",
         "_wire",
@@ -62,6 +63,7 @@ class MysqlLink(Link):
         super().__init__(raw)
         self._driver = driver
         self._plans: dict[Any, Any] = {}  # kind -> prepared statement; the last used is the last
+        self._stale: list[Any] = []  # plans that are of no use any more, but still on the server
         self._unpreparable: set[str] = set()
         self._changes = 0  # of the settings of the session, after which the plans were made
         self._unfit = False  # it came back without autocommit, and was not reset
@@ -148,6 +150,8 @@ class MysqlLink(Link):
             return statement
         if text in self._unpreparable:
             return None
+        while self._stale:
+            await close_statement(self._stale.pop())
         try:
             statement = await self.raw.prepare(text)
         except errors.MySQLError as error:
@@ -287,10 +291,18 @@ class MysqlLink(Link):
         the same transaction."""
         await self.raw.run(f"SAVEPOINT {WATCH}")
         try:
-            return await call(self)
-        finally:
-            if self.in_transaction and not self.is_dead:
-                self.restarted = not await self._released(WATCH)
+            result = await call(self)
+        except Exception:
+            await self._look_back()
+            raise
+        await self._look_back()
+        return result
+
+    async def _look_back(self) -> None:
+        """Whether it is still the same. Not after a cancellation: then the connection is given up,
+        and a coroutine that is being closed cannot wait."""
+        if self.in_transaction and not self.is_dead:
+            self.restarted = not await self._released(WATCH)
 
     async def _released(self, name: str) -> bool:
         """Whether there was such a savepoint."""
@@ -340,6 +352,7 @@ class MysqlLink(Link):
     async def reset(self) -> bool:
         await self.raw.reset()
         self.forget_plans()
+        self._stale.clear()  # the server has none of them any more
         self._unfit = False
         return await self._driver.set_up(self)
 
@@ -350,6 +363,7 @@ class MysqlLink(Link):
         return MysqlPrepared(self, template.text, statement)
 
     def forget_plans(self) -> None:
+        self._stale += self._plans.values()
         self._plans.clear()
         self._unpreparable.clear()
 
