@@ -483,6 +483,115 @@ async def test_a_worker_that_calls_in_a_loop_recovers(backend: Backend) -> None:
         await no_slot_is_lost(db)
 
 
+NOTHING_ASKED = {
+    "mysql": [
+        "select /*!40001 SQL_NO_CACHE */ 1",
+        "create or replace procedure cenote_nothing() begin select 1; end",
+        "begin not atomic select 1; end",
+        "unlock tables",
+        "select release_lock('x')",
+    ],
+    "postgresql": ["select pg_advisory_unlock_all()", "select pg_advisory_unlock(1)"],
+}
+
+
+@with_server
+async def test_statements_that_ask_for_nothing_of_the_session(backend: Backend) -> None:
+    """They may have changed it, and it is told once that it was lost."""
+    async with backend.database(max_size=1) as db:
+        for text in NOTHING_ASKED["mysql" if backend.name == "mysql" else "postgresql"]:
+            await db.fetch_all(text)
+            await lose(backend, db)
+            with drivers_error():
+                await db.fetch_val("select 1")
+            with pytest.raises(cenote.SessionLostError):
+                await db.fetch_val("select 1")
+            assert await db.fetch_val("select 1") == 1, text
+
+
+@with_server
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("text", ["set cenote_no_such_setting = 1", "set role cenote_nobody"])
+async def test_a_setting_that_was_refused(backend: Backend, text: str, pinned: bool) -> None:
+    async with backend.database(max_size=1) as db:
+        statement = await db.prepare("select 1") if pinned else None
+        with drivers_error():
+            await db.execute(text)
+        assert db.pin_reason is not None  # in doubt it is reset
+        await lose(backend, db)
+        with drivers_error():
+            await db.fetch_val("select 1")
+        assert await db.fetch_val("select 1") == 1
+        del statement
+
+
+@with_server
+@pytest.mark.parametrize("end", ["an error", "rollback()", "a statement", "of the end"])
+async def test_what_was_set_in_a_transaction_that_is_rolled_back(
+    backend: Backend, end: str
+) -> None:
+    """PostgreSQL undoes it, and MySQL does not."""
+    touch, query = backend.touches[1]
+    async with backend.database(max_size=1) as db:
+        plain = await db.fetch_val(query)
+        if end == "an error":
+            with pytest.raises(KeyError):  # noqa: PT012
+                async with db.transaction():
+                    await db.execute(touch)
+                    raise KeyError
+        elif end == "of the end":
+            async with db.transaction():
+                await db.execute(touch)
+                await db.rollback()
+        else:
+            await db.execute("begin")
+            await db.execute(touch)
+            await (db.rollback() if end == "rollback()" else db.execute("rollback"))
+        stays = await db.fetch_val(query) != plain
+        assert stays == (backend.name == "mysql")
+        await lose(backend, db)
+        with drivers_error():
+            await db.fetch_val("select 1")
+        if stays:
+            with pytest.raises(cenote.SessionLostError):
+                await db.fetch_val("select 1")
+            await db.release()
+        assert await db.fetch_val(query) == plain
+
+
+@with_postgresql
+@pytest.mark.parametrize("end", ["commit and chain", "commit; begin"])
+async def test_what_was_committed_before_a_transaction_that_is_rolled_back(
+    backend: Backend, end: str
+) -> None:
+    async with backend.database(max_size=1) as db:
+        for text in ("begin", backend.touches[1][0], end, "rollback"):
+            await db.execute(text)
+        await lose(backend, db)
+        with drivers_error():
+            await db.fetch_val("select 1")
+        with pytest.raises(cenote.SessionLostError, match="what SET had changed"):
+            await db.fetch_val("select 1")
+        await db.release()
+
+
+@with_postgresql
+async def test_a_lock_outlives_the_transaction_that_is_rolled_back(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db:
+        with pytest.raises(KeyError):  # noqa: PT012
+            async with db.transaction():
+                await db.execute("select pg_advisory_lock(1)")
+                await db.execute(backend.touches[1][0])
+                raise KeyError
+        await lose(backend, db)
+        with drivers_error():
+            await db.fetch_val("select 1")
+        for _ in range(2):
+            with pytest.raises(cenote.SessionLostError, match="pg_advisory_lock"):
+                await db.fetch_val("select 1")
+        await db.release()
+
+
 @with_server
 async def test_a_session_ends_with_its_task(backend: Backend) -> None:
     async with backend.database(max_size=1) as db:

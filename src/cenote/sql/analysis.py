@@ -263,6 +263,8 @@ class _MySQL(_Rules):
         first, second = _first_two(items)
         if first in ("LOCK", "UNLOCK") or (first == "DROP" and second in ("TEMPORARY", "PREPARE")):
             return f"{first} {second}"
+        if first == "FLUSH" and {"TABLE", "TABLES"}.intersection(items[1:3]):
+            return "FLUSH TABLES"  # which may take locks
         if first == "SET" and "PROFILING" in items:
             return "SET PROFILING"  # the next task could read the texts of this one
         body = self.body(items)

@@ -15,7 +15,7 @@ from .driver import Link, Source
 from .losses import DOUBTFUL, Lost, LostSession, Outcome
 from .pin import Pin
 from .query import Query
-from .scope import enter_scope, leave_scope
+from .scope import RawTransaction, enter_scope, leave_scope
 from .turn import Turn
 
 if TYPE_CHECKING:
@@ -33,26 +33,6 @@ ENDED_BY: dict[str | None, Outcome] = {
 }
 
 
-class RawTransaction:
-    """One that a task began with a statement of its own, for tasks that it starts inside."""
-
-    __slots__ = ("__weakref__", "_lease")
-
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-
-    @property
-    def is_open(self) -> bool:
-        return self._lease.inside and self._lease.link is not None
-
-    @property
-    def task_name(self) -> str:
-        return task_name(self._lease.task)
-
-    def is_of(self, branch: object) -> bool:
-        return self._lease.branch is branch
-
-
 class Lease:
     """A link that a task holds until nothing pins it any more, or until the task ends."""
 
@@ -67,6 +47,7 @@ class Lease:
         "link",
         "lost",
         "outsiders",
+        "pending",
         "pins",
         "private",
         "raw",
@@ -93,7 +74,10 @@ class Lease:
         # Of connection(), that are open: the transaction that its task has joined, for each.
         self.blocks: list[Transaction | None] = []
         self.touched: str | None = None  # by a statement
-        self.holds: str | None = None  # the same, when there was no transaction that could undo it
+        self.holds: str | None = None  # by one that succeeded, and no transaction can undo it
+        self.pending: dict[str, bool] | None = (
+            None  # the same in this one; True: ROLLBACK undoes it
+        )
         self.lost: Lost | None = None
         self.session: LostSession | None = None
         self.inside = False  # a transaction, when last looked at: dead drivers forget it
@@ -149,8 +133,8 @@ class Lease:
             if self.lost is None and self.session is None:
                 self.unbind()
             return
-        if not self.look(self.link) and (self.holds is None or self.holds in DOUBTFUL):
-            self.holds = self.touched
+        if not self.look(self.link) and self.pending is not None:
+            self.keep_changes()
         reason = None if self.ended else self.pin_reason()
         self.claim.reason = reason
         if reason is None and self.lost is None:
@@ -370,6 +354,32 @@ class Lease:
         elif query.read_only:
             self.read_only = True
 
+    def changed(self, query: Query) -> None:
+        """What it was going to do to the session is done."""
+        reason = query.touches
+        if reason is None:
+            return
+        if self.inside:
+            pending = self.pending = self.pending or {}
+            pending[reason] = query.undone and pending.get(reason, True)
+        else:
+            self.hold(reason)
+
+    def hold(self, reason: str) -> None:
+        if self.holds is None or self.holds in DOUBTFUL:
+            self.holds = reason
+
+    def keep_changes(self) -> None:
+        """The transaction in which they were made is over."""
+        for each in self.pending or ():
+            self.hold(each)
+        self.pending = None
+
+    def rolls_back(self) -> None:
+        """The whole transaction, with what is undone by that."""
+        if self.pending is not None:
+            self.pending = {each: undone for each, undone in self.pending.items() if not undone}
+
     def check(self, pin: Pin | None = None, *, turn: bool = False) -> Link:
         """The link, if a statement may run on it now; `turn`: it is the caller's."""
         link = self.link
@@ -409,8 +419,14 @@ class Lease:
 
     def succeeded(self, link: Link, query: Query | None) -> None:
         self.inside = link.in_transaction  # it has just answered, so the driver knows
-        if query is not None and query.control is not None:
-            self.controlled()
+        if query is not None:
+            if query.control is not None:
+                self.controlled()
+                if query.ends is not None:
+                    if link.status == "ROLLBACK" and (query.commits or query.ends == "rollback"):
+                        self.rolls_back()
+                    self.keep_changes()  # another one may have begun
+            self.changed(query)
         if self.transactions and not (self.inside and (query is None or query.ends is None)):
             ends = None if query is None else query.ends
             what = "this statement" if query is None else f"{query!r}"
@@ -554,14 +570,14 @@ class Lease:
             reason = self.holds or ("connection()" if self.blocks else None)
             if reason is not None and not (self.private or self.ended):
                 self.session = LostSession(reason, error)
-            self.claim.reason = None
+            self.claim.reason = self.pending = None
             for pin in self.pins:
                 pin.source.abandon()
             self.branch.discard(link, error)
 
     def unbind(self) -> None:
         self.claim.reason = None
-        self.raw = self.touched = self.holds = None
+        self.raw = self.touched = self.holds = self.pending = None
         self.task.remove_done_callback(self.task_done)
         self.branch.unbind(self)
 

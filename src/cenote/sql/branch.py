@@ -297,15 +297,17 @@ class Branch:
         if not self.survives(link, error, False):
             self.discard(link, error)
         else:
-            self.keep(link, claim, query)
+            self.keep(link, claim, query, failed=True)
 
-    def keep(self, link: Link, claim: Any, query: Query) -> None:
+    def keep(self, link: Link, claim: Any, query: Query, *, failed: bool = False) -> None:
         """Pinned, or given back."""
         lease = self.bind(link, claim, self.current_task())
         lease.note(link, query)
         lease.inside = link.in_transaction
         if query.control is not None:
             lease.controlled()
+        if not failed:
+            lease.changed(query)
         lease.settle()
 
     def survives(self, link: Link, error: BaseException, reads_only: bool) -> bool:

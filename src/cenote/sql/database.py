@@ -242,6 +242,7 @@ class Database:
         if lease.link is None:
             lease.settle()
         elif lost is None or lease.link.in_transaction:
+            lease.rolls_back()
             await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK")
 
     def _lease_in_transaction(self, verb: str) -> Lease:

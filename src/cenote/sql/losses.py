@@ -11,8 +11,17 @@ Outcome = Literal["rolled_back", "committed", "unknown"]
 
 # They may have changed the session, or not: nobody has asked for a setting, a role or a lock.
 DOUBTFUL = frozenset(
-    {"CALL", "DEALLOCATE", "DISCARD", "DO", "EXECUTE", "LOAD", "RESET", "UNLISTEN"}
-)
+    {"CALL", "DEALLOCATE", "DISCARD", "DO", "EXECUTE", "LOAD", "RESET", "UNLISTEN",
+     "pg_advisory_unlock()", "pg_advisory_unlock_all()", "pg_advisory_unlock_shared()",
+     "BINLOG", "DROP PREPARE", "DROP TEMPORARY", "FLUSH", "GET", "RELEASE_ALL_LOCKS()",
+     "RELEASE_LOCK()", "UNLOCK TABLE", "UNLOCK TABLES", "version comment",
+     "ALTER EVENT", "CREATE EVENT", "CREATE FUNCTION", "CREATE PACKAGE", "CREATE PROCEDURE",
+     "CREATE TRIGGER",
+     "BEGIN NOT ATOMIC", "CASE", "FOR", "IF", "LOOP", "REPEAT", "WHILE"}
+)  # fmt: skip
+
+# ROLLBACK undoes these on PostgreSQL; locks, plans and libraries stay.
+UNDONE = frozenset({"CREATE TEMPORARY", "DECLARE WITH HOLD", "LISTEN", "RESET", "SET", "UNLISTEN"})
 
 
 class Lost:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .analysis import analyse
 from .driver import Arguments, Driver, Link
+from .losses import UNDONE
 from .notes import note_missing
 from .placeholders import Template, compile_template
 
@@ -24,7 +25,7 @@ class Query:
 
     __slots__ = ("_driver", "_named", "_positional", "commits", "control", "ends", "keyword",
                  "lasting", "opaque", "read_only", "replans", "size", "text",
-                 "touches")  # fmt: skip
+                 "touches", "undone")  # fmt: skip
 
     def __init__(self, driver: Driver, text: str) -> None:
         if not isinstance(text, str):
@@ -33,6 +34,12 @@ class Query:
         self.text = text
         self.size = getsizeof(text)  # it grows if an extension asks for its UTF-8
         self.touches = facts.touches
+        # With its transaction: other databases keep what was set in it.
+        self.undone = (
+            facts.statements == 1
+            and facts.touches in UNDONE
+            and driver.dialect.name == "postgresql"
+        )
         self.lasting = facts.lasting
         self.replans = facts.replans
         self.control = facts.control

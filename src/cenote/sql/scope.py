@@ -10,17 +10,39 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet, ref
 
+from ..observe import task_name
+
 if TYPE_CHECKING:
-    from .binding import RawTransaction
+    from .binding import Lease
     from .branch import Branch
     from .transaction import Transaction
 
-    AnyTransaction: TypeAlias = Transaction | RawTransaction
+    AnyTransaction: TypeAlias = "Transaction | RawTransaction"
 
 Task = asyncio.Task[Any]
 
 # wait_for() starts a task until 3.11.
 WAIT_FOR_STARTS_A_TASK: Final = sys.version_info < (3, 12)
+
+
+class RawTransaction:
+    """One that a task began with a statement of its own, for tasks that it starts inside."""
+
+    __slots__ = ("__weakref__", "_lease")
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    @property
+    def is_open(self) -> bool:
+        return self._lease.inside and self._lease.link is not None
+
+    @property
+    def task_name(self) -> str:
+        return task_name(self._lease.task)
+
+    def is_of(self, branch: object) -> bool:
+        return self._lease.branch is branch
 
 
 class Scope:

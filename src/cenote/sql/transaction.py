@@ -268,6 +268,7 @@ class Transaction:
         if self in lease.transactions:
             lease.transactions.remove(self)
         lease.lost = None
+        lease.rolls_back()
         self.is_open = False
         try:
             await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK", ending=self)
