@@ -7,7 +7,8 @@ import pytest
 import cenote
 from cenote import steps
 from cenote.waiting import Waiting
-from clock import settle
+from cenote.work import Work
+from clock import advance, settle
 from support import Thing, acquiring, outcome
 
 pytestmark = pytest.mark.own_loop  # no loop has a part in its steps
@@ -44,6 +45,14 @@ def breaking(method):
 
     setattr(Breaking, method, broken)
     return Breaking
+
+
+def hear_reports():
+    """What the loop reports from here on: an interrupt in a callback is nobody's but the loop's."""
+    reported = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, fault: reported.append(fault.get("exception")))
+    return reported
 
 
 def whole(pool):
@@ -154,3 +163,118 @@ async def test_an_acquire_that_is_broken_off_between_its_steps_leaves_the_queue(
     await pool.release(await pool.acquire(timeout=0))
     whole(pool)
     await pool.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_deadline_whose_step_is_broken_off_is_kept():
+    reported = hear_reports()
+    kind = breaking("_snapshot")
+    pool = kind(Thing, max_size=1)
+    held = await pool.acquire()
+    waiter = acquiring(pool, timeout=3)
+    await settle()
+    kind.armed = True
+    await advance(4)
+    assert not kind.armed
+    assert isinstance(await outcome(waiter), cenote.AcquireTimeoutError)
+    await pool.release(held)
+    whole(pool)
+    await pool.close()
+    assert [type(error) for error in reported] == [Interrupt]
+
+
+async def answer(thing):
+    await asyncio.sleep(0)
+    return True
+
+
+@pytest.mark.parametrize("hook", ["before_acquire", "before_release", "destructor"])
+@pytest.mark.parametrize("where", ["_finish", "_deliver", "work_ended"])
+async def test_a_hook_whose_answer_is_broken_off_keeps_nothing(monkeypatch, hook, where):
+    """The slot is free, whoever waits is served, and whoever awaits the return goes on."""
+    place = cenote.Pool if where == "work_ended" else Work
+    function, broken = getattr(place, where), []
+    reported = hear_reports()
+
+    def breaks(self, *args):
+        if not broken and (place is cenote.Pool or self.slot is not None):
+            broken.append(True)
+            raise Interrupt
+        function(self, *args)
+
+    pool = cenote.Pool(Thing, max_size=1, **{hook: answer})
+    with monkeypatch.context() as patch:
+        held = await pool.acquire()
+        waiter = acquiring(pool)
+        await settle()
+        patch.setattr(place, where, breaks)
+        back = asyncio.ensure_future(
+            pool.discard(held) if hook == "destructor" else pool.release(held)
+        )
+        thing = await asyncio.wait_for(waiter, 5)
+        await outcome(asyncio.wait_for(back, 5))
+        assert back.done()
+        await pool.release(thing)
+        await settle()
+    assert broken
+    whole(pool)
+    await asyncio.wait_for(pool.close(), 5)
+    assert pool.count == 0
+    assert all(isinstance(error, Interrupt) for error in reported)
+
+
+@pytest.mark.parametrize("where", ["_inspected", "_ask_on"])
+async def test_an_inspection_that_is_not_heard_is_made_again(monkeypatch, where):
+    """What was looked at is destroyed, as nobody knows what is left on its wire."""
+    function, broken, gone = getattr(Waiting, where), [], []
+    reported = hear_reports()
+
+    async def refuse_the_first(thing):
+        await asyncio.sleep(0)
+        return thing is not first
+
+    def breaks(self, *args):
+        if not broken:
+            broken.append(True)
+            raise Interrupt
+        function(self, *args)
+
+    pool = cenote.Pool(Thing, max_size=1, before_acquire=refuse_the_first, destructor=gone.append)
+    first = await pool.acquire()
+    await pool.release(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(Waiting, where, breaks)
+        second = await asyncio.wait_for(pool.acquire(), 5)
+    assert broken
+    assert gone == [first]
+    await pool.release(second)
+    whole(pool)
+    await pool.close()
+    assert all(isinstance(error, Interrupt) for error in reported)
+
+
+async def test_a_resource_whose_delivery_is_broken_off_is_delivered_after_all(monkeypatch):
+    """The factory has returned it: it is not forgotten."""
+    deliver, broken, made, gone = Work._deliver, [], [], []
+    reported = hear_reports()
+
+    async def make():
+        await asyncio.sleep(0)
+        made.append(Thing())
+        return made[-1]
+
+    def breaks(self, *args):
+        if not broken:
+            broken.append(True)
+            raise Interrupt
+        deliver(self, *args)
+
+    monkeypatch.setattr(Work, "_deliver", breaks)
+    pool = cenote.Pool(make, max_size=1, destructor=gone.append)
+    thing = await pool.acquire(timeout=5)
+    await pool.release(thing)
+    whole(pool)
+    await pool.close()
+    assert broken
+    assert gone == made == [thing]
+    assert all(isinstance(error, Interrupt) for error in reported)

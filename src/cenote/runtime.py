@@ -285,6 +285,7 @@ class Runtime(Bound[T]):
         slot: Slot,
         verdict: Any,
         done: Callable[[Any, BaseException | None], None],
+        operation: Operation | None = None,
     ) -> Work:
         """Await in a task of the pool what a hook has returned."""
         assert self._loop is not None
@@ -297,6 +298,7 @@ class Runtime(Bound[T]):
             overrun=lambda: errors.hook_timeout(self._name, hook, limit),
             done=done,
             slot=slot,
+            operation=operation,
             context=self._context.copy() if hook == "healthcheck" else None,
             name=f"cenote {hook} of {errors.label(self._name)}",
         )
@@ -390,7 +392,7 @@ class Runtime(Bound[T]):
         operation = Operation()
         operation.begin()
         examined = partial(self._examined, slot, report, operation)
-        self._start_hook("before_release", slot, verdict, examined)
+        self._start_hook("before_release", slot, verdict, examined, operation)
         return operation
 
     def _examined(
@@ -512,6 +514,7 @@ class Runtime(Bound[T]):
             overrun=lambda: errors.hook_timeout(self._name, "destructor", limit),
             done=lambda _, error: self._destroyed(resource, reason, slot, operation, error),
             slot=slot,
+            operation=operation,
             grace=0,
             context=self._context.copy(),
             name=f"cenote destructor of {errors.label(self._name)}",

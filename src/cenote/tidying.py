@@ -11,8 +11,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ._core import Slot
-from .states import CircuitState, Phase, SlotState
+from ._core import Claim, Slot
+from .states import CircuitState, ClaimState, Phase, SlotState
 
 REASON = "cancelled"  # of what is destroyed here
 
@@ -31,12 +31,15 @@ def tidy(reference: weakref.ref[Any]) -> None:
 def _tidy(pool: Any) -> None:
     core = pool._core
     for work in [*pool._works]:
-        if work.stillborn:
+        if work.stillborn or work.finished:
             work.bury()
             pool._works.discard(work)
     for claim in core.pending():
         if claim.waiting is None or claim.waiting.over or claim.over:
             pool._give_up(claim)
+        elif claim.state is ClaimState.GRANTED and _has_nothing(claim):
+            claim.waiting.look_further()
+    _time_out(pool)
     owned = {claim.slot for claim in core.handed()} | {work.slot for work in pool._works}
     for slot in core.in_hand():
         if slot not in owned:
@@ -51,6 +54,24 @@ def _tidy(pool: Any) -> None:
     pool._maintenance.go_on(pool)
     pool._changed()
     pool._advance()
+
+
+def _has_nothing(claim: Claim) -> bool:
+    """Of one that was granted something: its hook has ended, and nobody has heard the answer."""
+    waiting = claim.waiting
+    if claim.slot is not None or waiting is claim:  # the native core keeps it until it holds it
+        return False
+    return waiting.inspection is None or waiting.inspection.finished
+
+
+def _time_out(pool: Any) -> None:
+    """Those whose timer has rung in vain."""
+    now = pool._time()
+    for claim in pool._core.pending():
+        if claim.deadline is not None and claim.deadline <= now:
+            waits = claim.state is ClaimState.WAITING
+            if waits or (claim.waiting is not None and claim.waiting.inspection is not None):
+                pool._time_out(claim)
 
 
 def _free(pool: Any, slot: Slot) -> None:

@@ -249,6 +249,12 @@ class Waiting:
             self.claim.slot = slot  # whoever fails the claim before it runs finds it here
         self.wake()
 
+    def look_further(self) -> None:
+        """What it was granted is lost: the step was broken off that should have heard the hook."""
+        self.inspection = self.inspected = None
+        self._ask_on()
+        self.wake()
+
     # -- suspending ------------------------------------------------------------------------------
 
     def _future_of_wait(self) -> asyncio.Future[None]:

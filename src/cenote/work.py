@@ -51,7 +51,8 @@ class Work:
     """
 
     __slots__ = ("_awaitable", "_call", "_crew", "_done", "_error", "_grace", "_late", "_loop",
-                 "_overrun", "_task", "_timer", "awaited", "finished", "slot")  # fmt: skip
+                 "_outcome", "_overrun", "_task", "_timer", "awaited", "finished", "operation",
+                 "slot")  # fmt: skip
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Work:
         done: Callable[[Any, BaseException | None], None],
         late: Callable[[Any], None] | None = None,
         slot: Any = None,
+        operation: Operation | None = None,
         grace: float = GRACE,
         context: Context | None = None,
         name: str,
@@ -80,7 +82,9 @@ class Work:
         self._error: BaseException | None = None  # what it is cut off with
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._outcome: tuple[Any, BaseException | None] | None = None  # what is to be delivered
         self.slot = slot  # which is in its hands
+        self.operation = operation  # which `done` ends
         self.awaited: Any = awaitable  # what the hook has returned
         self.finished = False
         crew.work_began(self)
@@ -104,6 +108,8 @@ class Work:
         return self._task is None and not self.finished
 
     def bury(self) -> None:
+        if self.stillborn and self.operation is not None and not self.operation.done:
+            self.operation.end()
         self.finished = True
         if self._timer is not None:
             self._timer.cancel()
@@ -143,12 +149,14 @@ class Work:
                     WARNING, "%s failed after it was left behind", self._task,
                     error=error, loop=self._loop,
                 )  # fmt: skip
-            self._finish(error=error)
+            self._outcome = None, error
+            self._finish(None, error)
             if not isinstance(error, Exception):
                 raise
         else:
             if self.finished and self._late is not None:
                 self._crew._step(self._late, result)
+            self._outcome = result, None
             self._finish(result)
 
     def _expire(self) -> None:
@@ -156,24 +164,31 @@ class Work:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         drop(self._awaitable)  # of a task that was cancelled before its first step
-        if not self.finished:
-            self._finish(error=asyncio.CancelledError())
+        if not self.finished:  # cancelled before its first step, or its delivery was broken off
+            self._finish(*(self._outcome or (None, asyncio.CancelledError())))
         elif not task.cancelled():
             task.exception()  # retrieved: it was delivered
         # Tasks that the hook has started know this work by their context: not the pool, too.
-        del self._crew, self._done, self._late, self._overrun, self.awaited
+        del self._crew, self._done, self._late, self._outcome, self._overrun, self.awaited
 
     def _finish(self, result: Any = None, error: BaseException | None = None) -> None:
-        if self.finished:
-            return
-        self.finished = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._crew._step(self._deliver, result, self._error or error)
+        if not self.finished:
+            self._crew._step(self._deliver, result, self._error or error)
 
     def _deliver(self, result: Any, error: BaseException | None) -> None:
+        # Here, and not before the step: if that is broken off, `_ended` delivers it.
+        self.finished = True
+        self._outcome = None  # no cycle
+        if self._timer is not None:
+            self._timer.cancel()
         try:
             self._done(result, error)
+        except BaseException as raised:
+            if self.operation is not None and not self.operation.done:
+                # What ends the program is raised by the loop, and once is enough.
+                ends = isinstance(raised, KeyboardInterrupt | SystemExit)
+                self.operation.end(None if ends else raised)
+            raise
         finally:
             self._crew.work_ended(self)
 
