@@ -10,9 +10,12 @@ import fuzz
 import hostile
 from extensions import compile_extension, load
 
-pytestmark = pytest.mark.skipif(
-    cenote.core == "pure", reason="the core is pure: the C API belongs to the native core"
-)
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        cenote.core == "pure", reason="the core is pure: the C API belongs to the native core"
+    ),
+]
 
 SEED, PROGRAMS = 1, 300
 

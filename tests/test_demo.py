@@ -278,12 +278,14 @@ def short_play(monkeypatch: pytest.MonkeyPatch, kind: type[play.Play] = play.Pla
 @real
 async def test_the_forgetful_task_sits_in_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     held = []
+    until_it_was = replace(SHORT[0], point=lambda play: play.rolled_back > 0)
 
     def hear(event: PoolEvent) -> None:
         if event.kind == "released" and event.task == play.FORGETFUL:
             held.append(event.duration)
 
     async with short_play(monkeypatch) as story:
+        monkeypatch.setattr(play, "ACTS", (until_it_was, *SHORT[1:]))
         story.pool.subscribe(hear)
         await story.once()
     assert len(held) >= story.rolled_back > 0

@@ -8,9 +8,12 @@ import cenote
 
 PROGRAMS = int(os.environ.get("CENOTE_LOCKSTEP", "200"))  # more by hand: tests/lockstep.py
 
-pytestmark = pytest.mark.skipif(
-    cenote.core != "native", reason="both cores are compared where the native one is in use"
-)
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        cenote.core != "native", reason="both cores are compared where the native one is in use"
+    ),
+]
 
 
 @pytest.mark.parametrize("part", range(10))

@@ -20,6 +20,13 @@ from support import Thing, acquiring, outcome
 pytestmark = pytest.mark.own_loop  # no loop has a part in its steps
 
 
+@pytest.fixture(autouse=True)
+def quick():
+    """Many tests here collect again and again: what other tests left is not looked at."""
+    gc.collect()
+    gc.freeze()
+
+
 class Cycle:
     """Garbage that only the collector finds; then it does something."""
 
