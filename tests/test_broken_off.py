@@ -278,3 +278,47 @@ async def test_a_resource_whose_delivery_is_broken_off_is_delivered_after_all(mo
     assert broken
     assert gone == made == [thing]
     assert all(isinstance(error, Interrupt) for error in reported)
+
+
+# -- what is put off -------------------------------------------------------------------------------
+
+
+async def test_a_clean_return_that_is_put_off_gives_back_this_very_slot(make_pool):
+    one = Thing()
+    pool = make_pool(lambda: one, max_size=2)
+    mine, other = pool.acquire(), pool.acquire()
+    await mine
+    await asyncio.ensure_future(other)  # in a task of its own
+    await pool._step(pool._defer_return, other.slot, True)
+    assert pool.active_count == 1
+    assert [holder.task for holder in pool.holders()] == [asyncio.current_task().get_name()]
+    await pool.release(one)
+    whole(pool)
+
+
+@pytest.mark.real_time("it ends the loop")
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_what_ends_the_program_is_not_kept_by_what_is_put_off(ending):
+    def end(thing):
+        raise ending
+
+    async def main():
+        pool = cenote.Pool(Thing, max_size=1, before_release=end)
+        thing = await pool.acquire()
+        pools.append(pool)
+        back.append(pool._step(pool.release, thing))
+        await asyncio.wait_for(asyncio.Event().wait(), 20)
+
+    pools, back = [], []
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(main())
+    with pytest.raises(ending):
+        loop.run_until_complete(task)
+    loop.run_until_complete(asyncio.sleep(0))
+    assert back[0].done
+    assert not back[0].errors
+    whole(pools[0])
+    task.cancel()
+    loop.run_until_complete(asyncio.wait([task]))
+    loop.run_until_complete(pools[0].close())
+    loop.close()

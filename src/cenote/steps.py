@@ -27,6 +27,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from . import errors
 from ._core import Claim, Front, Slot
+from .log import raise_later
 from .states import ClaimState
 from .tidying import tidy
 from .work import DONE, Operation
@@ -125,7 +126,10 @@ class Stepping(Front[T], Generic[T]):
         except BaseException as error:
             runtime: Any = self
             runtime._log(ERROR, "what was put off to the end of a step failed", error=error)
-            operation.end(error)
+            ends = isinstance(error, KeyboardInterrupt | SystemExit)
+            operation.end(None if ends else error)
+            if ends:  # it ends the program, by the loop: once is enough
+                raise_later(error, self._loop)
             return
         if isinstance(inner, Operation):
             inner.then(operation)
@@ -138,6 +142,5 @@ class Stepping(Front[T], Generic[T]):
     def _return_later(self, slot: Slot, claim: Claim | None, clean: bool) -> Any:
         if claim is None or slot.lease is not claim:  # somebody else was faster
             raise errors.not_acquired(self._name, slot.resource, "release")
-        if clean:
-            return self._release_clean(slot.resource)
-        return self._step(self._give_back, slot)
+        # This very slot, not its resource: of twins that may be another task's.
+        return self._step(self._give_back_clean if clean else self._give_back, slot)

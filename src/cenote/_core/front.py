@@ -228,6 +228,9 @@ class Front(Generic[T]):
             runtime._report_success(slot.probe)
         return runtime._settle(slot)
 
+    def _give_back_clean(self, slot: Slot) -> Any:
+        return self._give_back(slot, clean=True)
+
     @property
     def count(self) -> int:
         """Idle and active resources."""

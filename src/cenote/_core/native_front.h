@@ -1460,7 +1460,7 @@ Front_release_clean(Front *front, PyObject *resource)
 }
 
 static PyObject *
-Front_give_back(Front *front, PyObject *object)
+give_back(Front *front, PyObject *object, int clean)
 {
     Slot *slot = front_ready(front) < 0 ? NULL : as_slot(front->core, object);
     if (slot == NULL) {
@@ -1468,10 +1468,22 @@ Front_give_back(Front *front, PyObject *object)
     }
     Py_INCREF(slot);
     Core *core = step_begin(front);
-    PyObject *result = front_give_back(front, slot, 0);
+    PyObject *result = front_give_back(front, slot, clean);
     step_end(front, core, result == NULL);
     Py_DECREF(slot);
     return result;
+}
+
+static PyObject *
+Front_give_back(Front *front, PyObject *object)
+{
+    return give_back(front, object, 0);
+}
+
+static PyObject *
+Front_give_back_clean(Front *front, PyObject *object)
+{
+    return give_back(front, object, 1);
 }
 
 static Py_ssize_t
@@ -1628,6 +1640,7 @@ static PyMethodDef front_methods[] = {
      "Give a resource back. Under way when this returns; awaiting it tells the end."},
     {"_release_clean", (PyCFunction)Front_release_clean, METH_O, NULL},
     {"_give_back", (PyCFunction)Front_give_back, METH_O, NULL},
+    {"_give_back_clean", (PyCFunction)Front_give_back_clean, METH_O, NULL},
     {"_expired", (PyCFunction)Front_expired, METH_O, NULL},
     {"_next_deadline", (PyCFunction)Front_next_deadline, METH_NOARGS, NULL},
     {"_forget_deadlines", (PyCFunction)Front_forget_deadlines, METH_NOARGS, NULL},
