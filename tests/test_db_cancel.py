@@ -3,6 +3,7 @@
 # ruff: noqa: PT012 -- whole blocks are what must raise
 
 import asyncio
+import inspect
 import os
 import random
 import sqlite3
@@ -601,6 +602,8 @@ async def test_the_statement_is_over_when_the_task_is(backend: Backend, style: s
         await eventually(locked)
         assert not task.done()
         await let_be_cancelled(task)
+        if style == "transaction":
+            await eventually(lambda: not locked())  # its connection is closed behind its back
         assert not locked()
         assert await db.fetch_val(f"select count(*) from {table}") == 0
         await no_slot_is_lost(db)
@@ -658,3 +661,29 @@ async def test_all_connections_cancelled_at_once(backend: Backend) -> None:
                 assert isinstance(await outcome(task), asyncio.CancelledError)
             assert db.pool.active_count == 0
         await no_slot_is_lost(db)
+
+
+@pytest.mark.parametrize("backend", ["psycopg"], indirect=True)
+@pytest.mark.parametrize("ends", [[], [1], [1, 1], [ValueError("over")]])
+async def test_what_psycopg_waits_for_is_closed_when_it_is_left(
+    backend: Backend, ends: list[Any]
+) -> None:
+    """Its pipelines end in order: they wait again, or fail if the connection is gone by then."""
+
+    def steps() -> Iterator[int]:
+        try:
+            yield 1  # wait until something can be read
+        finally:
+            for end in ends:
+                if isinstance(end, Exception):
+                    raise end
+                yield end
+
+    async with backend.database() as db, db.connection() as c:
+        raw, waited = c.__wrapped__, steps()
+        raw.hurried = True
+        task = asyncio.create_task(raw.wait(waited))
+        await asyncio.sleep(0)
+        await let_be_cancelled(task)
+        assert inspect.getgeneratorstate(waited) == inspect.GEN_CLOSED
+        raw.hurried, raw.left = False, None

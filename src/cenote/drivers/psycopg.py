@@ -6,10 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Generator, Sequence
 from itertools import count as counter
+from logging import DEBUG
 from operator import length_hint
 from traceback import clear_frames
 from typing import Any, ClassVar, TypeVar
 
+from ..log import log
 from ..sql.driver import (
     LONGEST_KEPT,
     Arguments,
@@ -123,6 +125,20 @@ async def ride(steps: Generator[int, int, R], descriptor: int) -> R:
         raise psycopg.OperationalError("the connection is lost") from error
 
 
+def abandon(steps: Generator[int, int, Any]) -> None:
+    """Close a generator of psycopg that is left in the middle. It ends a pipeline in order, so it
+    may wait for something again and may fail; later, when it is collected, the connection that it
+    speaks to is gone."""
+    for _ in range(3):
+        try:
+            steps.close()
+        except RuntimeError:  # it waits
+            continue
+        except Exception as error:
+            log(DEBUG, "psycopg left a pipeline", error=error)
+        return
+
+
 def tell(future: asyncio.Future[int], state: int) -> None:
     if not future.done():
         future.set_result(state)
@@ -144,6 +160,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         except BaseException as error:
             if not isinstance(error, Exception):
                 self.left = error
+                abandon(gen)
             raise
 
 
