@@ -1,6 +1,9 @@
 """Steps that are broken off: what they have left undone is done, and only then is it looked for."""
 
 import asyncio
+import gc
+import os
+import sys
 
 import pytest
 
@@ -278,6 +281,102 @@ async def test_a_resource_whose_delivery_is_broken_off_is_delivered_after_all(mo
     assert broken
     assert gone == made == [thing]
     assert all(isinstance(error, Interrupt) for error in reported)
+
+
+def interrupt_at(number):
+    """Raise in the n-th call of a function of the package from here on, as a signal handler may."""
+    inside, calls = os.path.dirname(cenote.__file__), []
+
+    def profile(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(inside):
+            calls.append(frame.f_code.co_name)
+            if len(calls) == number:
+                sys.setprofile(None)
+                raise Interrupt
+
+    sys.setprofile(profile)
+    return calls
+
+
+async def hold(pool, timeout=None):
+    async with pool.acquire(timeout=timeout):
+        await asyncio.sleep(0)
+
+
+class Later:
+    """The value, one turn of the loop later; unlike a coroutine it may be left unawaited."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __await__(self):
+        yield
+        return self.value
+
+
+def make_slowly():
+    return Later(Thing())
+
+
+def accept(thing):
+    return Later(True)
+
+
+def refuse(thing):
+    return Later(False)
+
+
+KINDS = {
+    "plain": {"max_idle": 50.0},
+    "looked at": {"before_acquire": accept, "before_release": accept, "destructor": accept},
+    "used up": {"destructor": accept, "max_uses": 2},
+    "refused": {"before_release": refuse},
+}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("factory", [Thing, make_slowly])
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+async def test_an_interrupt_at_any_call_of_a_busy_pool_stops_nobody_else(options, factory):
+    """In whatever task or callback: the others are served, and the pool closes."""
+    reported = hear_reports()
+    gc.disable()  # a finalizer would be interrupted for nothing
+    try:
+        await sweep(factory, options)
+    finally:
+        reported.clear()
+        gc.collect()  # coroutines that never began, here and not in the next test
+        gc.enable()
+
+
+async def sweep(factory, options):
+    for number in range(1, 1000):
+        pool = cenote.Pool(factory, max_size=1, **options)
+        tasks = [asyncio.ensure_future(hold(pool)) for _ in range(3)]
+        tasks += [asyncio.ensure_future(hold(pool, timeout)) for timeout in (0.5, 20)]
+        calls = interrupt_at(number)
+        try:
+            await asyncio.sleep(0)
+            tasks[2].cancel()
+            await asyncio.wait(tasks, timeout=10)
+        finally:
+            sys.setprofile(None)
+        for holder in pool.holders():  # the end of its block was broken off before it began
+            pool.release(holder.resource)
+        _, left = await asyncio.wait(tasks, timeout=10)
+        assert not left, (number, calls[-1], pool)
+        for task in tasks:
+            task.cancelled() or task.exception()
+        await settle()
+        await asyncio.wait_for(hold(pool), 5)
+        await settle()
+        whole(pool)
+        await asyncio.wait_for(pool.close(), 5)
+        assert pool._core.total == 0
+        if len(calls) < number:
+            break
+    assert number > 20
 
 
 # -- what is put off -------------------------------------------------------------------------------
