@@ -14,7 +14,7 @@ help:
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
 	@echo 'make fuzz    hostile programs for the C API, hostile text for URLs and SQL, about 10 minutes'
 	@echo 'make chaos   2,000 tasks on real servers while everything breaks, about 10 minutes'
-	@echo 'make exhibits  other projects'"'"' test suites on the bare driver and through cenote, about an hour'
+	@echo 'make exhibits  other projects'"'"' test suites on the bare driver and through cenote, some hours (ARGS="--statements 1500": 5 minutes)'
 	@echo 'make values  100,000 hostile values through MariaDB and MySQL, in every sql_mode and charset'
 	@echo 'make mysql   get a real MySQL server (Debian unstable, root), and run the database tests on it'
 	@echo 'make docs    build the documentation into site/, without a warning'
