@@ -52,32 +52,32 @@ sanitize:
 
 soak:
 	@scripts/venv.sh .venv '$(PYTHON)' test
-	@.venv/bin/python tests/soak.py --cycles 1000000 $(ARGS)
+	@.venv/bin/python -m tests.exhibits.soak --cycles 1000000 $(ARGS)
 
 fuzz:
 	@scripts/venv.sh .venv '$(PYTHON)' test
-	@.venv/bin/python tests/fuzz.py $(ARGS)
+	@.venv/bin/python -m tests.exhibits.fuzz $(ARGS)
 
 chaos:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh
-	@.venv/bin/python tests/chaos.py $(ARGS)
-	@.venv/bin/python tests/poison.py $(ARGS_POISON)
+	@.venv/bin/python -m tests.exhibits.chaos $(ARGS)
+	@.venv/bin/python -m tests.exhibits.poison $(ARGS_POISON)
 
 exhibits:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh postgresql mariadb
-	@PYTHONPATH=tests .venv/bin/python -m exhibits $(ARGS)
+	@.venv/bin/python -m tests.exhibits.replay $(ARGS)
+
 values:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh mariadb
-	@.venv/bin/python tests/values.py $(ARGS)
+	@.venv/bin/python -m tests.exhibits.values $(ARGS)
 
 mysql:
 	@scripts/mysql.sh
 	@scripts/venv.sh .venv '$(PYTHON)' test
-	@.venv/bin/python -m pytest --mysql -k 'mysql and not mariadb' tests/test_database.py tests/test_db_*.py \
-		tests/test_mysql*.py tests/test_security.py $(ARGS)
+	@.venv/bin/python -m pytest --mysql -k 'mysql and not mariadb' tests/sql tests/drivers $(ARGS)
 
 docs:
 	@scripts/venv.sh .venv '$(PYTHON)' docs

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.servers import MariaDBServer, PostgresServer
+from tests.support.servers import MariaDBServer, PostgresServer
 
 from . import (
     alone,

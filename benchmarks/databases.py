@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from time import perf_counter
 from typing import Any
 
-from tests.servers import PostgresServer
+from tests.support.servers import PostgresServer
 
 import cenote
 

@@ -105,6 +105,6 @@ arguments=("$@")
 say "the tests of the sdist, on what it installed: native core"
 suite sdist-native
 say "the tests of the sdist, on what it installed: pure core"
-arguments+=(--ignore tests/test_examples.py --ignore tests/test_demo.py --ignore tests/test_benchmarks.py)
+arguments+=(--ignore tests/docs/test_examples.py --ignore tests/exhibits)
 suite sdist-pure CENOTE_PURE=1
 say "in dist/: $(ls "$out" | tr '\n' ' ')"

@@ -1,7 +1,7 @@
 """Draws the pictures of the architecture into docs/images/architecture, and docs/states.md.
 
 With --check: fails if a file is not what would be drawn now. What can be read from the code is
-read from it (rooms, states, fields); tests/test_pictures.py looks for the names in the others.
+read from it (rooms, states, fields); tests/docs/test_pictures.py looks for the names in the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOLDER = ROOT / "docs" / "images" / "architecture"
 
 
 class Rooms:
-    """The rows of tests/test_imports.py, which is the law of imports."""
+    """The rows of tests/project/test_imports.py, which is the law of imports."""
 
     title = "The rooms: a module imports from its own row and from those above it"
     about: tuple[tuple[str, Kind], ...] = (
@@ -46,12 +46,14 @@ class Rooms:
     )
 
     def rows(self) -> list[list[str]]:
-        tree = ast.parse((ROOT / "tests" / "test_imports.py").read_text(encoding="utf-8"))
+        tree = ast.parse(
+            (ROOT / "tests" / "project" / "test_imports.py").read_text(encoding="utf-8")
+        )
         for node in tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROWS":
                 rows = eval(compile(ast.Expression(node.value), "ROWS", "eval"))
                 return [sorted(row) for row in rows]
-        raise LookupError("tests/test_imports.py has no ROWS")
+        raise LookupError("tests/project/test_imports.py has no ROWS")
 
     @property
     def texts(self) -> list[str]:

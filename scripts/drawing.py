@@ -3,7 +3,7 @@
 No layout engine: who draws says which column and row, and the kit finds the sizes.
 
 In texts, what is between backticks is a name of the code: it is set in a monospaced font, and
-tests/test_pictures.py looks for it.
+tests/docs/test_pictures.py looks for it.
 """
 
 from __future__ import annotations

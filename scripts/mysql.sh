@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mysql.sh [FOLDER]: puts a real MySQL server from Debian unstable into a folder (.cache/mysql), where the tests
-# find it (tests/servers.py). Nothing outside of that folder is changed, and nothing is started. Needs root for
+# find it (tests/support/servers.py). Nothing outside of that folder is changed, and nothing is started. Needs root for
 # debootstrap, about 500 MB, and the network.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -56,7 +56,7 @@ sanitized() {
         ASAN_OPTIONS=detect_leaks=1:leak_check_at_exit=0:abort_on_error=0:allocator_may_return_null=1 \
         "$run" -X faulthandler "$@"
 }
-hunted() { sanitized tests/leaks.py "$@"; }
+hunted() { sanitized -m tests.exhibits.leaks "$@"; }
 
 sanitized -c 'import cenote; assert cenote.core == "native", cenote.core'
 # A sanitizer that does not see anything must not pass for a clean core.
@@ -71,7 +71,7 @@ if [[ $parts != tests ]]; then # a core that forgets to free its ring
     sed -i '/PyMem_Free(core->ring);$/{N;/tp_free(core)/s/^[^\n]*\n//}' \
         "$scratch/leaky/cenote/_core/native_core.h"
     compile "$scratch/leaky"
-    if [[ $(PYTHONPATH=$scratch/leaky hunted tests/soak.py --cycles 500 2>&1 || true) != *LEAKED*ring_reserve* ]]; then
+    if [[ $(PYTHONPATH=$scratch/leaky hunted tests.exhibits.soak --cycles 500 2>&1 || true) != *LEAKED*ring_reserve* ]]; then
         say "the leak hunting does not work: it let a leak pass that was planted"
         exit 1
     fi
@@ -83,17 +83,17 @@ if [[ $parts == *tests* ]]; then
     # Not those of programs and texts in which the native core has no part; -s: the sanitizer reports
     # on stderr just before it ends the process.
     skipped=()
-    for name in examples demo benchmarks docs pictures dashboard_browser chaos imports placeholders analysis url; do
-        skipped+=("--ignore=tests/test_$name.py")
+    for name in docs project exhibits sql/test_{placeholders,analysis,url}.py; do
+        skipped+=("--ignore=tests/$name")
     done
     # What was freed is kept for long, so resident memory says nothing here.
-    skipped+=(--deselect=tests/test_db_cache.py::test_a_stream_takes_no_memory)
+    skipped+=(--deselect=tests/sql/test_cache.py::test_a_stream_takes_no_memory)
     sanitized -m pytest -s -q --timeout=600 -p no:cacheprovider "${skipped[@]}" "$@"
 fi
 if [[ $parts == *fuzz* ]]; then
     say "hostile programs, seed $seed"
     for collector in 0 1; do # by steps, and in the middle of everything
-        hunted tests/fuzz.py --seed "$seed" --programs 1500 --collector "$collector" --last "$scratch/last" || {
+        hunted tests.exhibits.fuzz --seed "$seed" --programs 1500 --collector "$collector" --last "$scratch/last" || {
             status=$?
             [[ $status == 1 ]] || cat "$scratch/last"
             exit $status
@@ -102,13 +102,13 @@ if [[ $parts == *fuzz* ]]; then
 fi
 if [[ $parts == *soak* ]]; then
     say "mixed cycles, seed $seed"
-    hunted tests/soak.py --seed "$seed" --cycles 100000
+    hunted tests.exhibits.soak --seed "$seed" --cycles 100000
 fi
 if [[ $parts == *chaos* ]]; then
     say "chaos, seed $seed"
     for driver in asyncpg psycopg mysql; do
-        hunted tests/chaos.py --seed "$seed" --driver "$driver" --seconds "$seconds" --tasks 300
+        hunted tests.exhibits.chaos --seed "$seed" --driver "$driver" --seconds "$seconds" --tasks 300
     done
-    hunted tests/poison.py --seed "$seed" --operations 20000
+    hunted tests.exhibits.poison --seed "$seed" --operations 20000
 fi
 say "the sanitizers found nothing"

@@ -2,7 +2,7 @@
 """screenshots.py [FOLDER]: pictures of the dashboard for the docs (default: docs/images).
 
 Needs chromium and selenium; with Pillow the files are a third of the size. Run it as
-`PYTHONPATH=src .venv/bin/python scripts/screenshots.py`.
+`.venv/bin/python -m scripts.screenshots`.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+
+from tests.support.browsing import Browser, Program, launch
+
+import cenote
 
 try:
     from PIL import Image
 except ImportError:
     Image = None
-
-import cenote  # noqa: E402
-from browsing import Browser, Program, launch  # noqa: E402
 
 SHOTS = (
     # name, width, scheme, pool, seconds to watch, as high as the page

@@ -44,7 +44,7 @@ skipped() {
         pgbouncer) fixtures=pgbouncer ;;
         chromium) fixtures=browser ;;
     esac
-    files=$(grep -lwE "$fixtures" tests/test_*.py | paste -sd ' ') || true
+    files=$(grep -rlwE "$fixtures" --include="test_*.py" tests | sort | paste -sd ' ') || true
     echo "without $1 the tests that use it are skipped, in: ${files:-no file}$benchmarks"
 }
 

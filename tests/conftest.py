@@ -14,12 +14,12 @@ from typing import Any
 import hypothesis
 import pytest
 
-import backends
 import cenote
-from backends import Backend
 from cenote import fork
-from clock import Deadlocked, VirtualLoop, settle
-from servers import MariaDBServer, MySQLServer, PgBouncer, PostgresServer, RedisServer
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.clock import Deadlocked, VirtualLoop, settle
+from tests.support.servers import MariaDBServer, MySQLServer, PgBouncer, PostgresServer, RedisServer
 
 Loop = asyncio.AbstractEventLoop
 AsyncTest = Callable[..., Coroutine[Any, Any, None]]

@@ -1,0 +1,75 @@
+"""Hostile use of the C API: the short version of `make fuzz`. What it found is in test_c_api.py."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+import cenote
+from tests.exhibits import fuzz
+from tests.support import hostile
+from tests.support.extensions import compile_extension, load
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        cenote.core == "pure", reason="the core is pure: the C API belongs to the native core"
+    ),
+]
+
+SEED, PROGRAMS = 1, 300
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzz")
+    return load(compile_extension(Path(__file__).with_name("probe.c"), folder))
+
+
+@pytest.fixture(autouse=True)
+def quick():
+    """Each program is followed by a collection: what other tests left is not looked at."""
+    gc.collect()
+    gc.freeze()
+
+
+def test_whatever_an_extension_does_the_promises_are_kept(probe):
+    done, found = fuzz.search(probe, SEED, range(PROGRAMS))
+    assert found is None, found
+    tried = {f"in {name}" for name in hostile.CALLBACKS} | fuzz.WEIGHTS.keys()
+    assert tried <= done.keys(), f"never tried: {tried - done.keys()}"
+
+
+@pytest.mark.parametrize("threshold", [1, 7])
+def test_whatever_finalizers_do_the_promises_are_kept(probe, threshold):
+    """The collector runs in the middle of everything, and each step has left it something."""
+    done, found = fuzz.search(probe, SEED, range(PROGRAMS // 2), threshold=threshold)
+    assert found is None, found
+    assert done["in finalizer"] > 100
+
+
+class Liar:
+    """A probe that says of every ticket that it is cancelled, and does nothing."""
+
+    def __init__(self, probe):
+        self._probe = probe
+
+    def __getattr__(self, name):
+        return getattr(self._probe, name)
+
+    def ticket_cancel(self, ticket):
+        return 1
+
+
+def test_a_broken_promise_is_found_and_shortened(probe):
+    _, found = fuzz.search(Liar(probe), SEED, range(PROGRAMS))
+    assert found is not None
+    assert "ticket_cancel gave 1" in found or "cancelled, and told" in found
+    steps = [line for line in found.splitlines() if line.startswith("    (")]
+    assert len(steps) < 6, found
+    assert any("'cancel'" in step for step in steps)
+
+
+def test_programs_are_repeatable():
+    assert fuzz.generate("1 7") == fuzz.generate("1 7")
+    assert fuzz.generate("1 7") != fuzz.generate("1 8")

@@ -1,0 +1,349 @@
+"""The demo, as a program: on a pipe, on a terminal, and interrupted."""
+
+import io
+import os
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import cenote
+from cenote.demo import play, screen
+from cenote.observe import PoolEvent
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).parents[2]
+SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install
+COMMAND = [sys.executable, "-m", "cenote"]
+PATIENCE = 100.0  # real seconds
+
+
+def environment(**more: str) -> dict[str, str]:
+    unwanted = ("COLUMNS", "LINES", "NO_COLOR", "TERM", "PYTHONIOENCODING")
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    path = os.pathsep.join(filter(None, [SOURCE, kept.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, "PYTHONUTF8": "1", **more}
+
+
+def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+    )
+
+
+class Terminal:
+    """The demo on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str, columns: int = 80, **more: str) -> None:
+        pty = pytest.importorskip("pty")
+        termios = pytest.importorskip("termios")
+        self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, columns))
+        self.process = subprocess.Popen(
+            [*COMMAND, "demo", "--no-page", *arguments],
+            env=environment(TERM="xterm", **more),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.output = b""
+
+    def read(self, until: bytes | None = None) -> str:
+        """Everything so far, when `until` was seen, or at the end."""
+        deadline = time.monotonic() + PATIENCE
+        while until is None or until not in self.output:
+            ready, _, _ = select.select([self._master], [], [], deadline - time.monotonic())
+            assert ready, f"silent since {self.output[-500:]!r}"
+            try:
+                part = os.read(self._master, 65536)
+            except OSError:  # Linux says so when the other side is gone
+                part = b""
+            if not part:
+                assert until is None, f"ended without {until!r}: {self.output[-500:]!r}"
+                break
+            self.output += part
+        return self.output.decode()
+
+    def interrupt(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.end()
+
+    def end(self) -> int:
+        """Its exit code, when it has ended."""
+        self.read()
+        os.close(self._master)
+        return self.process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def done() -> "subprocess.CompletedProcess[str]":
+    """The demo without a terminal."""
+    return run("demo", "--fast", "--seed", "3", "--no-page")
+
+
+def test_without_a_terminal(done: "subprocess.CompletedProcess[str]") -> None:
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    assert "\r" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+    states = re.findall(r" breaker +([A-Z]+): ", done.stdout)
+    assert states[:2] == ["INACTIVE", "RECOVERING"]
+    assert states[-2:] == ["RECOVERING", "ACTIVE"]
+    assert re.search(r" 100%  ACTIVE: 0 active, \d+ idle, 0 waiting", done.stdout)
+    assert "forgetful' ends in a transaction, without a commit" in done.stdout
+    assert "a connection broke" in done.stdout
+    assert re.search(r" replaced \d+ dead connections?\n", done.stdout)
+    told = done.stdout.count("rolled back: all 50,000 are there, and its connection is free")
+    assert told > 0
+    assert re.search(rf"forgotten +{told} transactions +rolled back\n", done.stdout)
+
+
+def test_the_numbers_of_the_summary_agree(done: "subprocess.CompletedProcess[str]") -> None:
+    summary = done.stdout[done.stdout.index("Summary") :]
+
+    def numbers(pattern: str) -> list[int]:
+        found = re.search(pattern, summary)
+        assert found, summary
+        return [int(number.replace(",", "")) for number in found.groups()]
+
+    served, failed = numbers(r"operations +([\d,]+) served +([\d,]+) failed")
+    created, destroyed = numbers(r"connections +(\d+) created +(\d+) destroyed")
+    before, after = numbers(r"money +([\d,]+) before +([\d,]+) after +not a coin is lost")
+    acquired, returned = numbers(r"leases +([\d,]+) acquired +([\d,]+) returned")
+    errors = re.findall(r"\w+Error ([\d,]+)", summary)
+    reasons = section(summary, "destroyed", "leases")
+    assert created >= destroyed == sum(map(int, re.findall(r"\w+ (\d+)", reasons)))
+    assert acquired == returned
+    assert before == after
+    assert failed == sum(int(number.replace(",", "")) for number in errors)
+    assert served > 0
+    assert re.search(r"wait +p50 [\d.]+ ms +p99 [\d.]+ ms +max [\d.]+ ms", summary)
+
+    kinds = section(summary, "errors", "connections")
+    assert "ServiceUnavailableError" in kinds
+    assert "AcquireTimeoutError" in kinds
+    message = " ".join(section(summary, "3 a.m.", None).split())
+    assert "pool 'shop': no resource within" in message
+    assert "held by task '" in message
+    assert re.search(r"\(cenote[/\\]demo[/\\]play\.py:\d+\)", message)
+
+
+def section(text: str, begin: str, end: str | None) -> str:
+    start = re.search(rf"(^  |says at ){re.escape(begin)}", text, re.MULTILINE)
+    assert start, text
+    rest = text[start.end() :]
+    return rest if end is None else rest[: rest.index(f"\n  {end}")]
+
+
+def test_a_terminal_is_drawn_in_place() -> None:
+    terminal = Terminal("--fast")
+    assert terminal.end() == 0
+    output = terminal.output.decode()
+    pictures = output.count("\x1b[J")
+    assert pictures > 10
+    assert len(re.findall(r"\x1b\[\d+A\x1b\[J", output)) == pictures
+    assert output.index("\x1b[?25l") < output.index("\x1b[J")
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[J")
+    assert "\x1b[32m" in output
+    assert "Summary" in output
+
+
+@pytest.mark.parametrize(("arguments", "more"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"})])
+def test_no_color(arguments: list[str], more: dict[str, str]) -> None:
+    terminal = Terminal("--fast", *arguments, **more)
+    output = terminal.read(until=b"rush hour")
+    assert "\x1b[J" in output
+    assert re.search(r"\x1b\[\d*m", output) is None
+    terminal.interrupt()
+
+
+def test_a_narrow_terminal_is_not_overrun() -> None:
+    terminal = Terminal("--fast", "--no-color", columns=44)
+    assert terminal.end() == 0
+    shown = re.sub(r"\x1b\[\??\d*[A-Za-z]", "", terminal.output.decode())
+    assert max(len(line) for line in shown.splitlines()) <= 44
+
+
+def test_an_interrupt_ends_it_cleanly() -> None:
+    terminal = Terminal()
+    terminal.read(until=b"calm day")
+    assert terminal.interrupt() == 130
+    output = terminal.output.decode()
+    assert output.rstrip().endswith("interrupted")
+    assert "Traceback" not in output
+    assert "\x1b[?25h" in output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM on Windows")
+def test_a_termination_ends_it_cleanly(tmp_path: Path) -> None:
+    terminal = Terminal(TMPDIR=str(tmp_path))
+    terminal.read(until=b"calm day")
+    assert os.listdir(tmp_path)
+    assert terminal.interrupt(signal.SIGTERM) == 143
+    output = terminal.output.decode()
+    assert output.rstrip().endswith("terminated")
+    assert "Traceback" not in output
+    assert "\x1b[?25h" in output
+    assert os.listdir(tmp_path) == []
+
+
+def test_plain_characters_where_others_cannot_be_shown() -> None:
+    terminal = Terminal("--fast", PYTHONIOENCODING="ascii")
+    terminal.read(until=b"rush hour")
+    terminal.interrupt()
+    assert terminal.output.isascii()
+
+
+def test_help() -> None:
+    assert "demo" in run("--help").stdout
+    assert "--fast" in run("demo", "--help").stdout
+    assert run().returncode == 2
+
+
+def test_the_page_can_be_watched_until_an_interrupt() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "demo", "--fast", "--serve"],
+        env=environment(PYTHONUNBUFFERED="1"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        first = process.stdout.readline()
+        found = re.fullmatch(r"Watch it live: (http://127\.0\.0\.1:\d+/)\n", first)
+        assert found, first
+        with urllib.request.urlopen(found[1], timeout=PATIENCE) as page:
+            assert b"cenote" in page.read()
+        summaries = 0
+        while summaries < 2:  # it goes on after the end
+            summaries += process.stdout.readline().startswith("Summary")
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(PATIENCE) == 130
+        assert rest.rstrip().endswith("interrupted")
+        assert "Traceback" not in rest
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_port_that_is_taken_costs_only_the_page() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("demo", "--fast", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 0
+    assert done.stderr.startswith("no page: port ")
+    assert "not a coin is lost" in done.stdout
+
+
+# -- the play, without a program around it -------------------------------------------------------
+
+real = pytest.mark.real_time("threads of SQLite")
+SHORT = (
+    play.Act("somebody forgets to commit", 8.0, query=0.04, pause=0.5, forgetful=True),
+    play.Act("the end", 1.0, query=0.04, pause=0.5),
+)
+
+
+class Paper(io.StringIO):
+    encoding = "utf-8"
+
+
+def short_play(monkeypatch: pytest.MonkeyPatch, kind: type[play.Play] = play.Play) -> play.Play:
+    monkeypatch.setattr(play, "ACTS", SHORT)
+    return kind(random.Random(1), 0.1, screen.Screen(Paper(), color=False))
+
+
+@real
+async def test_the_forgetful_task_sits_in_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+    until_it_was = replace(SHORT[0], point=lambda play: play.rolled_back > 0)
+
+    def hear(event: PoolEvent) -> None:
+        if event.kind == "released" and event.task == play.FORGETFUL:
+            held.append(event.duration)
+
+    async with short_play(monkeypatch) as story:
+        monkeypatch.setattr(play, "ACTS", (until_it_was, *SHORT[1:]))
+        story.pool.subscribe(hear)
+        await story.once()
+    assert len(held) >= story.rolled_back > 0
+    assert held[0] is not None
+    assert held[0] > play.SIT * story.pace * 0.9  # several pictures of the page
+
+
+@real
+async def test_however_slow_the_machine_every_act_makes_its_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Acts that are over at once: as if nothing could happen in their time."""
+    monkeypatch.setattr(play, "ACTS", [replace(act, length=0.0) for act in play.ACTS])
+    story = play.Play(random.Random(1), 0.1, screen.Screen(Paper(), color=False))
+    async with story:
+        await story.once()
+    shown = story.screen._stream.getvalue()
+    assert story.rolled_back > 0
+    assert re.search(r" replaced \d+ dead connections?\n", shown)
+    states = [str(state) for _, state in story.tally.states]
+    assert states[:3] == ["ACTIVE", "INACTIVE", "RECOVERING"]
+    assert states[-2:] == ["RECOVERING", "ACTIVE"]
+    assert {"AcquireTimeoutError", "ServiceUnavailableError"} <= story.tally.errors.keys()
+    assert "not a coin is lost" in shown
+
+
+class Thief(play.Play):
+    """Has taken a coin already, and committed that."""
+
+    async def _take_everything(self) -> None:
+        await self.db.execute("update accounts set balance = balance - 1 where id = 1")
+        await super()._take_everything()
+
+
+@real
+async def test_what_was_not_rolled_back_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with short_play(monkeypatch, Thief) as story:
+        await story.once()
+    shown = story.screen._stream.getvalue()
+    assert re.search(r"error +NOT rolled back: 49,\d+ of 50,000 are there", shown)
+    assert "rolled back: all" not in shown
+    assert re.search(r"forgotten +0 transactions +rolled back", shown)
+    assert "MONEY IS LOST" in shown
+
+
+@real
+async def test_a_round_is_summed_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with short_play(monkeypatch) as story:
+        await story.once()
+        before = story.pool.stats()
+        first = story.screen._stream.getvalue()
+        await story.once()
+        after = story.pool.stats()
+    shown = story.screen._stream.getvalue().removeprefix(first)
+    leases = re.search(r"leases +([\d,]+) acquired +([\d,]+) returned", shown)
+    assert leases
+    acquired, released = (int(number.replace(",", "")) for number in leases.groups())
+    assert acquired == after.acquired - before.acquired
+    assert released == after.released - before.released
+    assert re.search(rf"connections +{after.created - before.created} created", shown)
+    assert re.search(rf"forgotten +{shown.count('rolled back: all')} transactions", shown)

@@ -1,0 +1,171 @@
+"""What is logged: structured, quiet unless something is wrong, one line for a change of state."""
+
+import json
+import logging
+
+import pytest
+
+import cenote
+from tests.support import kit
+from tests.support.clock import advance, settle
+from tests.support.kit import STYLES, Holding, Thing, outcome, styled
+
+from cenote.extras.logging import FIELDS, KINDS, attach  # isort: skip
+
+STANDARD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
+
+
+def structured(record):
+    """What a structured log has beside the message."""
+    return {name: value for name, value in vars(record).items() if name not in STANDARD}
+
+
+# -- what the pool logs by itself ----------------------------------------------------------------
+
+
+async def test_a_change_of_the_breaker_is_one_line(make_pool, caplog):
+    caplog.set_level(logging.DEBUG, "cenote")
+    pool = make_pool(Thing, name="main")
+    await pool.open()
+    for switch in (pool.deactivate, pool.deactivate, pool.recover, pool.activate):
+        switch()
+    assert [(record.name, record.levelname, structured(record)) for record in caplog.records] == [
+        (
+            "cenote",
+            level,
+            {"cenote_pool": "main", "cenote_event": "state_changed", "cenote_reason": state},
+        )
+        for level, state in (("WARNING", "INACTIVE"), ("INFO", "RECOVERING"), ("INFO", "ACTIVE"))
+    ]
+    assert "circuit breaker ACTIVE -> INACTIVE" in caplog.records[0].getMessage()
+
+
+async def test_ordinary_work_is_silent(make_pool, caplog):
+    caplog.set_level(logging.DEBUG, "cenote")
+    pool = make_pool(Thing, max_size=1, before_acquire=lambda _: False)
+    for _ in range(3):
+        async with pool.acquire():
+            pass
+    with pytest.raises(cenote.AcquireTimeoutError):
+        async with pool.acquire():
+            await pool.acquire(timeout=0)
+    await pool.close()
+    assert caplog.records == []
+
+
+@pytest.mark.virtual_time
+async def test_a_long_hold_has_fields(make_pool, caplog):
+    pool = make_pool(Thing, hold_warning=2, name="main")
+    holding = Holding(pool, name="holder")
+    await advance(3)
+    await holding.leave()
+    (record,) = caplog.records
+    fields = structured(record)
+    assert fields.pop("cenote_reason").startswith(kit.__file__)
+    assert fields == {
+        "cenote_pool": "main",
+        "cenote_event": "held_long",
+        "cenote_task": "holder",
+        "cenote_seconds": 2.0,
+    }
+
+
+async def test_a_failing_hook_names_the_pool(make_pool, caplog):
+    pool = make_pool(Thing, destructor=lambda _: 1 / 0, name="main")
+    pool.release(await pool.acquire())
+    assert isinstance(await outcome(pool.close()), ExceptionGroup)
+    (record,) = caplog.records
+    assert structured(record) == {"cenote_pool": "main", "cenote_error": "ZeroDivisionError"}
+
+
+@pytest.mark.parametrize("style", STYLES)
+async def test_the_error_of_a_factory_that_its_acquirer_gets_is_no_warning(
+    make_pool, style, caplog
+):
+    def down():
+        raise OSError("down")
+
+    caplog.set_level(logging.DEBUG, "cenote")
+    pool = make_pool(styled(style, down), name="main")
+    error = await outcome(pool.acquire())
+    (record,) = (each for each in caplog.records if each.name == "cenote")
+    assert (record.levelno, record.exc_info[1]) == (logging.DEBUG, error)
+    assert "the factory failed" in record.message
+    assert structured(record) == {"cenote_pool": "main", "cenote_error": "OSError"}
+
+
+# -- what is attached ----------------------------------------------------------------------------
+
+
+@pytest.mark.virtual_time
+async def test_events_are_lines_with_fields(make_pool, caplog):
+    caplog.set_level(logging.INFO, "cenote")
+    pool = make_pool(Thing, max_size=1, name="main")
+    detach = attach(pool)
+    holding = Holding(pool)
+    await settle()
+    with pytest.raises(cenote.AcquireTimeoutError):
+        await pool.acquire(timeout=2)
+    await holding.leave()
+    await pool.close()
+    detach()
+    assert [record.getMessage() for record in caplog.records] == [
+        "pool 'main': opened",
+        "pool 'main': created after 0.0 s",
+        "pool 'main': timeout by task 'test' after 2.0 s with AcquireTimeoutError",
+        "pool 'main': destroyed (closed)",
+        "pool 'main': closed",
+    ]
+    late = structured(caplog.records[2])
+    assert late == {
+        "cenote_pool": "main",
+        "cenote_event": "timeout",
+        "cenote_task": "test",
+        "cenote_seconds": 2.0,
+        "cenote_reason": None,
+        "cenote_error": "AcquireTimeoutError",
+    }
+    for record in caplog.records:
+        assert {record.name, record.levelname} == {"cenote", "INFO"}
+        assert tuple(structured(record)) == FIELDS
+        json.dumps(structured(record))
+
+
+async def test_level_kinds_and_logger_can_be_chosen(make_pool, caplog):
+    caplog.set_level(logging.DEBUG, "app")
+    pool = make_pool(Thing, name="100 %s")
+    detach = attach(
+        pool, level=logging.DEBUG, kinds=["acquired", "state_changed"],
+        logger=logging.getLogger("app"),
+    )  # fmt: skip
+    async with pool.acquire():
+        pass
+    pool.recover()
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records
+             if record.name == "app"]  # fmt: skip
+    assert lines == [
+        ("DEBUG", "pool '100 %s': acquired by task 'test' after 0.0 s"),
+        ("DEBUG", "pool '100 %s': state_changed (RECOVERING)"),
+    ]
+    detach()
+    pool.activate()
+    assert len([record for record in caplog.records if record.name == "app"]) == 2
+
+
+def test_every_kind_is_known(make_pool):
+    with pytest.raises(ValueError, match=r"^kinds must be of opened, .*, not nonsense$"):
+        attach(kinds=["nonsense"])
+    assert len(set(KINDS)) == 13
+
+
+async def test_no_line_has_a_password(caplog):
+    pytest.importorskip("asyncpg")
+    caplog.set_level(logging.DEBUG)
+    db = cenote.Database("postgresql://app:s3cr3t@127.0.0.1:1/shop", acquire_timeout=0.1)
+    detach = attach(db, kinds=KINDS)
+    await outcome(db.fetch_val("select 1"))
+    await db.close()
+    detach()
+    assert caplog.records
+    for record in caplog.records:
+        assert "s3cr3t" not in record.getMessage() + repr(vars(record))

@@ -1,0 +1,423 @@
+"""Steps that are broken off: what they have left undone is done, and only then is it looked for."""
+
+import asyncio
+import gc
+import os
+import sys
+
+import pytest
+
+import cenote
+from cenote import steps
+from cenote.waiting import Waiting
+from cenote.work import Work
+from tests.support.clock import advance, settle
+from tests.support.kit import Thing, acquiring, outcome
+
+pytestmark = pytest.mark.own_loop  # no loop has a part in its steps
+
+
+class Interrupt(BaseException):
+    """As a signal handler raises it."""
+
+
+@pytest.fixture
+def tidyings(monkeypatch):
+    """One entry for each time that a pool was looked through."""
+    done, tidy = [], steps.tidy
+
+    def counted(reference):
+        done.append(reference)
+        tidy(reference)
+
+    monkeypatch.setattr(steps, "tidy", counted)
+    return done
+
+
+def breaking(method):
+    """A Pool in which the next call of this method is broken off, once `pool.armed` is set."""
+
+    class Breaking(cenote.Pool):
+        armed = False
+
+    def broken(self, *args, **kwargs):
+        if Breaking.armed:
+            Breaking.armed = False
+            raise Interrupt
+        return getattr(cenote.Pool, method)(self, *args, **kwargs)
+
+    setattr(Breaking, method, broken)
+    return Breaking
+
+
+def hear_reports():
+    """What the loop reports from here on: an interrupt in a callback is nobody's but the loop's."""
+    reported = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, fault: reported.append(fault.get("exception")))
+    return reported
+
+
+def whole(pool):
+    core = pool._core
+    counts = core.busy, core.waiting, core.granted_count, core.opening, core.closing, core.active
+    assert counts == (0, 0, 0, 0, 0, 0)
+    assert not core.in_hand()
+    assert not pool._works
+
+
+# -- what is no break ------------------------------------------------------------------------------
+
+
+async def test_an_ordinary_failure_asks_for_no_tidying(make_pool, tidyings):
+    """That looks at every waiter and every slot: not for each acquire that a full pool refuses."""
+    broken = []
+
+    def make():
+        if broken:
+            raise OSError("down")
+        return Thing()
+
+    pool = make_pool(make, max_size=1, max_waiting=3)
+    held = await pool.acquire()
+    waiting = [acquiring(pool) for _ in range(3)]
+    await settle()
+    for _ in range(5):
+        with pytest.raises(cenote.AcquireTimeoutError):
+            await pool.acquire(timeout=0)
+        with pytest.raises(cenote.PoolOverloadedError):
+            await pool.acquire(timeout=5)
+        with pytest.raises(cenote.NotAcquiredError):
+            await pool.release(Thing())
+        await settle()
+    pool.deactivate()
+    for task in waiting:
+        assert isinstance(await outcome(task), cenote.ServiceUnavailableError)
+    with pytest.raises(cenote.ServiceUnavailableError):
+        await pool.acquire()
+    await settle()
+    pool.activate()
+    await pool.discard(held)
+    broken.append(True)
+    for _ in range(5):
+        with pytest.raises(OSError, match="down"):
+            await pool.acquire()
+        await settle()
+    assert tidyings == []
+    broken.clear()
+    await pool.release(await pool.acquire())
+
+
+# -- what is broken off ----------------------------------------------------------------------------
+
+
+async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings):
+    """It was idle by then, and nothing was in hand any more."""
+    kind = breaking("_expect")
+    pool = kind(Thing, max_size=1, max_idle=50.0)
+    held = await pool.acquire()
+    waiter = acquiring(pool)
+    await settle()
+    kind.armed = True
+    with pytest.raises(Interrupt):
+        pool.release(held)
+    assert await asyncio.wait_for(waiter, 5) is held
+    assert len(tidyings) == 1
+    await pool.release(held)
+    whole(pool)
+    await pool.close()
+
+
+async def test_a_cancellation_that_is_broken_off_passes_on_what_was_granted():
+    kind = breaking("_interrupted")
+    pool = kind(Thing, max_size=1)
+    held = await pool.acquire()
+    first = pool.acquire().__await__()
+    first.send(None)
+    second = acquiring(pool)
+    await settle()
+    assert pool.waiting_count == 2
+    pool.release(held)
+    kind.armed = True
+    with pytest.raises(Interrupt):
+        first.throw(asyncio.CancelledError())
+    await pool.release(await asyncio.wait_for(second, 5))
+    await settle()
+    whole(pool)
+    await pool.close()
+
+
+async def test_an_acquire_that_is_broken_off_between_its_steps_leaves_the_queue(monkeypatch):
+    """Where it would suspend: it is in the queue by then, and nobody will drive it again."""
+    pool = cenote.Pool(Thing, max_size=1)
+    pool.subscribe(lambda event: None)  # the native core waits in Python, too
+    held = await pool.acquire()
+
+    def broken(waiting):
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Waiting, "_future_of_wait", broken)
+        with pytest.raises(Interrupt):
+            pool.acquire().__await__().send(None)
+    await settle()
+    assert pool.waiting_count == 0
+    await pool.release(held)
+    await pool.release(await pool.acquire(timeout=0))
+    whole(pool)
+    await pool.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_deadline_whose_step_is_broken_off_is_kept():
+    reported = hear_reports()
+    kind = breaking("_snapshot")
+    pool = kind(Thing, max_size=1)
+    held = await pool.acquire()
+    waiter = acquiring(pool, timeout=3)
+    await settle()
+    kind.armed = True
+    await advance(4)
+    assert not kind.armed
+    assert isinstance(await outcome(waiter), cenote.AcquireTimeoutError)
+    await pool.release(held)
+    whole(pool)
+    await pool.close()
+    assert [type(error) for error in reported] == [Interrupt]
+
+
+async def answer(thing):
+    await asyncio.sleep(0)
+    return True
+
+
+@pytest.mark.parametrize("hook", ["before_acquire", "before_release", "destructor"])
+@pytest.mark.parametrize("where", ["_finish", "_deliver", "work_ended"])
+async def test_a_hook_whose_answer_is_broken_off_keeps_nothing(monkeypatch, hook, where):
+    """The slot is free, whoever waits is served, and whoever awaits the return goes on."""
+    place = cenote.Pool if where == "work_ended" else Work
+    function, broken = getattr(place, where), []
+    reported = hear_reports()
+
+    def breaks(self, *args):
+        if not broken and (place is cenote.Pool or self.slot is not None):
+            broken.append(True)
+            raise Interrupt
+        function(self, *args)
+
+    pool = cenote.Pool(Thing, max_size=1, **{hook: answer})
+    with monkeypatch.context() as patch:
+        held = await pool.acquire()
+        waiter = acquiring(pool)
+        await settle()
+        patch.setattr(place, where, breaks)
+        back = asyncio.ensure_future(
+            pool.discard(held) if hook == "destructor" else pool.release(held)
+        )
+        thing = await asyncio.wait_for(waiter, 5)
+        await outcome(asyncio.wait_for(back, 5))
+        assert back.done()
+        await pool.release(thing)
+        await settle()
+    assert broken
+    whole(pool)
+    await asyncio.wait_for(pool.close(), 5)
+    assert pool.count == 0
+    assert all(isinstance(error, Interrupt) for error in reported)
+
+
+@pytest.mark.parametrize("where", ["_inspected", "_ask_on"])
+async def test_an_inspection_that_is_not_heard_is_made_again(monkeypatch, where):
+    """What was looked at is destroyed, as nobody knows what is left on its wire."""
+    function, broken, gone = getattr(Waiting, where), [], []
+    reported = hear_reports()
+
+    async def refuse_the_first(thing):
+        await asyncio.sleep(0)
+        return thing is not first
+
+    def breaks(self, *args):
+        if not broken:
+            broken.append(True)
+            raise Interrupt
+        function(self, *args)
+
+    pool = cenote.Pool(Thing, max_size=1, before_acquire=refuse_the_first, destructor=gone.append)
+    first = await pool.acquire()
+    await pool.release(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(Waiting, where, breaks)
+        second = await asyncio.wait_for(pool.acquire(), 5)
+    assert broken
+    assert gone == [first]
+    await pool.release(second)
+    whole(pool)
+    await pool.close()
+    assert all(isinstance(error, Interrupt) for error in reported)
+
+
+async def test_a_resource_whose_delivery_is_broken_off_is_delivered_after_all(monkeypatch):
+    """The factory has returned it: it is not forgotten."""
+    deliver, broken, made, gone = Work._deliver, [], [], []
+    reported = hear_reports()
+
+    async def make():
+        await asyncio.sleep(0)
+        made.append(Thing())
+        return made[-1]
+
+    def breaks(self, *args):
+        if not broken:
+            broken.append(True)
+            raise Interrupt
+        deliver(self, *args)
+
+    monkeypatch.setattr(Work, "_deliver", breaks)
+    pool = cenote.Pool(make, max_size=1, destructor=gone.append)
+    thing = await pool.acquire(timeout=5)
+    await pool.release(thing)
+    whole(pool)
+    await pool.close()
+    assert broken
+    assert gone == made == [thing]
+    assert all(isinstance(error, Interrupt) for error in reported)
+
+
+def interrupt_at(number):
+    """Raise in the n-th call of a function of the package from here on, as a signal handler may."""
+    inside, calls = os.path.dirname(cenote.__file__), []
+
+    def profile(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(inside):
+            calls.append(frame.f_code.co_name)
+            if len(calls) == number:
+                sys.setprofile(None)
+                raise Interrupt
+
+    sys.setprofile(profile)
+    return calls
+
+
+async def hold(pool, timeout=None):
+    async with pool.acquire(timeout=timeout):
+        await asyncio.sleep(0)
+
+
+class Later:
+    """The value, one turn of the loop later; unlike a coroutine it may be left unawaited."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __await__(self):
+        yield
+        return self.value
+
+
+def make_slowly():
+    return Later(Thing())
+
+
+def accept(thing):
+    return Later(True)
+
+
+def refuse(thing):
+    return Later(False)
+
+
+KINDS = {
+    "plain": {"max_idle": 50.0},
+    "looked at": {"before_acquire": accept, "before_release": accept, "destructor": accept},
+    "used up": {"destructor": accept, "max_uses": 2},
+    "refused": {"before_release": refuse},
+}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("factory", [Thing, make_slowly])
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+async def test_an_interrupt_at_any_call_of_a_busy_pool_stops_nobody_else(options, factory):
+    """In whatever task or callback: the others are served, and the pool closes."""
+    reported = hear_reports()
+    gc.disable()  # a finalizer would be interrupted for nothing
+    try:
+        await sweep(factory, options)
+    finally:
+        reported.clear()
+        gc.collect()  # coroutines that never began, here and not in the next test
+        gc.enable()
+
+
+async def sweep(factory, options):
+    for number in range(1, 1000):
+        pool = cenote.Pool(factory, max_size=1, **options)
+        tasks = [asyncio.ensure_future(hold(pool)) for _ in range(3)]
+        tasks += [asyncio.ensure_future(hold(pool, timeout)) for timeout in (0.5, 20)]
+        calls = interrupt_at(number)
+        try:
+            await asyncio.sleep(0)
+            tasks[2].cancel()
+            await asyncio.wait(tasks, timeout=10)
+        finally:
+            sys.setprofile(None)
+        for holder in pool.holders():  # the end of its block was broken off before it began
+            pool.release(holder.resource)
+        _, left = await asyncio.wait(tasks, timeout=10)
+        assert not left, (number, calls[-1], pool)
+        for task in tasks:
+            task.cancelled() or task.exception()
+        await settle()
+        await asyncio.wait_for(hold(pool), 5)
+        await settle()
+        whole(pool)
+        await asyncio.wait_for(pool.close(), 5)
+        assert pool._core.total == 0
+        if len(calls) < number:
+            break
+    assert number > 20
+
+
+# -- what is put off -------------------------------------------------------------------------------
+
+
+async def test_a_clean_return_that_is_put_off_gives_back_this_very_slot(make_pool):
+    one = Thing()
+    pool = make_pool(lambda: one, max_size=2)
+    mine, other = pool.acquire(), pool.acquire()
+    await mine
+    await asyncio.ensure_future(other)  # in a task of its own
+    await pool._step(pool._defer_return, other.slot, True)
+    assert pool.active_count == 1
+    assert [holder.task for holder in pool.holders()] == [asyncio.current_task().get_name()]
+    await pool.release(one)
+    whole(pool)
+
+
+@pytest.mark.real_time("it ends the loop")
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_what_ends_the_program_is_not_kept_by_what_is_put_off(ending):
+    def end(thing):
+        raise ending
+
+    async def main():
+        pool = cenote.Pool(Thing, max_size=1, before_release=end)
+        thing = await pool.acquire()
+        pools.append(pool)
+        back.append(pool._step(pool.release, thing))
+        await asyncio.wait_for(asyncio.Event().wait(), 20)
+
+    pools, back = [], []
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(main())
+    with pytest.raises(ending):
+        loop.run_until_complete(task)
+    loop.run_until_complete(asyncio.sleep(0))
+    assert back[0].done
+    assert not back[0].errors
+    whole(pools[0])
+    task.cancel()
+    loop.run_until_complete(asyncio.wait([task]))
+    loop.run_until_complete(pools[0].close())
+    loop.close()

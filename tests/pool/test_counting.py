@@ -1,0 +1,654 @@
+"""Counting: every resource is counted exactly once at every instant; stats, holders, repr."""
+
+import asyncio
+import dataclasses
+import random
+
+import pytest
+
+import cenote
+from cenote import AcquireTimeoutError, Holder, PoolOverloadedError, Stats
+from tests.support.clock import advance, settle
+from tests.support.kit import STYLES, Gate, Holding, Thing, acquiring, cancel, line, outcome, styled
+
+styles = pytest.mark.parametrize("style", STYLES)
+
+
+def counts(pool):
+    """count, idle, active, waiting; and every way to ask for them agrees."""
+    stats = pool.stats()
+    assert len(pool) == pool.count == stats.count
+    assert pool.idle_count == stats.idle
+    assert pool.active_count == stats.active
+    assert pool.waiting_count == stats.waiting
+    assert pool.count == pool.idle_count + pool.active_count
+    return pool.count, pool.idle_count, pool.active_count, pool.waiting_count
+
+
+def work(pool):
+    """creating, destroying"""
+    stats = pool.stats()
+    return stats.creating, stats.destroying
+
+
+# -- inside every hook ---------------------------------------------------------------------------
+
+
+async def test_inside_a_sync_factory_it_is_being_created(make_pool):
+    seen = []
+    pool = make_pool(lambda: seen.append((counts(pool), work(pool))) or Thing())
+    pool.release(await pool.acquire())
+    assert seen == [((0, 0, 0, 0), (1, 0))]
+
+
+@pytest.mark.parametrize("style", ["async", "awaitable"])
+async def test_inside_an_async_factory_it_is_being_created_and_its_task_waits(make_pool, style):
+    seen = []
+    pool = make_pool(styled(style, lambda: seen.append((counts(pool), work(pool))) or Thing()))
+    pool.release(await pool.acquire())
+    assert seen == [((0, 0, 0, 1), (1, 0))]
+
+
+@styles
+async def test_after_the_factory_it_is_counted_at_once(make_pool, style):
+    pool = make_pool(styled(style, Thing))
+    thing = await pool.acquire()
+    assert (counts(pool), work(pool)) == ((1, 0, 1, 0), (0, 0))
+    pool.release(thing)
+    assert counts(pool) == (1, 1, 0, 0)
+
+
+@styles
+async def test_inside_before_acquire_it_is_active(make_pool, style):
+    seen = []
+    pool = make_pool(
+        Thing, min_size=2, before_acquire=styled(style, lambda _: seen.append(counts(pool)))
+    )
+    await pool.open()
+    assert counts(pool) == (2, 2, 0, 0)
+    thing = await pool.acquire()
+    assert seen == [(2, 1, 1, 0)]
+    pool.release(thing)
+
+
+@styles
+async def test_inside_before_acquire_the_waiter_it_is_for_does_not_wait(make_pool, style):
+    seen = []
+    pool = make_pool(
+        Thing, max_size=1, before_acquire=styled(style, lambda _: seen.append(counts(pool)))
+    )
+    thing = await pool.acquire()
+    waiter = acquiring(pool)
+    await settle()
+    assert counts(pool) == (1, 0, 1, 1)
+    pool.release(thing)
+    await waiter
+    assert seen == [(1, 0, 1, 0)]
+    pool.release(thing)
+
+
+@styles
+async def test_inside_before_release_it_is_active(make_pool, style):
+    seen = []
+    pool = make_pool(Thing, before_release=styled(style, lambda _: seen.append(counts(pool))))
+    await pool.release(await pool.acquire())
+    assert seen == [(1, 0, 1, 0)]
+    assert counts(pool) == (1, 1, 0, 0)
+
+
+@pytest.mark.virtual_time
+@styles
+async def test_inside_the_healthcheck_it_is_active(make_pool, style):
+    seen = []
+    pool = make_pool(
+        Thing,
+        min_size=3,
+        healthcheck=styled(style, lambda _: seen.append(counts(pool))),
+        healthcheck_interval=1,
+    )
+    await pool.open()
+    await advance(1.5)
+    assert seen == [(3, 2, 1, 0)] * 3
+    assert counts(pool) == (3, 3, 0, 0)
+
+
+@styles
+async def test_inside_the_destructor_it_is_being_destroyed_and_no_longer_counted(make_pool, style):
+    seen = []
+    pool = make_pool(
+        Thing,
+        destructor=styled(style, lambda _: seen.append((counts(pool), work(pool)))),
+    )
+    kept, thing = await pool.acquire(), await pool.acquire()
+    await pool.discard(thing)
+    assert seen == [((1, 0, 1, 0), (0, 1))]
+    assert (counts(pool), work(pool)) == ((1, 0, 1, 0), (0, 0))
+    pool.release(kept)
+
+
+@pytest.mark.parametrize("hook", ["before_acquire", "before_release"])
+@styles
+async def test_a_rejected_resource_is_not_counted_in_its_destructor(make_pool, hook, style):
+    seen = []
+    pool = make_pool(
+        Thing,
+        max_size=1,
+        destructor=styled(style, lambda _: seen.append((counts(pool)[0], work(pool)))),
+        **{hook: styled(style, lambda _: False)},
+    )
+    first = await pool.acquire()
+    await pool.release(first)
+    await pool.release(await pool.acquire())
+    await settle()
+    assert seen[0] == (0, (0, 1))
+
+
+@styles
+async def test_inside_the_destructors_of_close(make_pool, style):
+    seen = []
+    pool = make_pool(
+        Thing, min_size=3, destructor=styled(style, lambda _: seen.append(counts(pool)[0]))
+    )
+    await pool.open()
+    await pool.close()
+    assert len(seen) == 3
+    assert max(seen) <= 2
+    assert (counts(pool), work(pool)) == ((0, 0, 0, 0), (0, 0))
+
+
+# -- waiting -------------------------------------------------------------------------------------
+
+
+async def test_a_task_whose_own_creation_runs_counts_as_waiting(make_pool):
+    gate = Gate(Thing)
+    pool = make_pool(gate, max_size=2)
+    waiters = [acquiring(pool) for _ in range(3)]
+    await settle()
+    assert (counts(pool), work(pool)) == ((0, 0, 0, 3), (2, 0))
+    gate.open()
+    for waiter in waiters:
+        pool.release(await waiter)
+    assert counts(pool) == (2, 2, 0, 0)
+
+
+async def test_a_task_whose_own_creation_runs_counts_for_max_waiting(make_pool):
+    gate = Gate(Thing)
+    pool = make_pool(gate, max_size=2, max_waiting=1)
+    waiter = acquiring(pool)
+    await settle()
+    with pytest.raises(PoolOverloadedError):
+        await pool.acquire()
+    gate.open()
+    pool.release(await waiter)
+
+
+async def test_a_task_already_handed_a_resource_does_not_wait(make_pool):
+    pool = make_pool(Thing, max_size=1, max_waiting=1)
+    thing = await pool.acquire()
+    waiter = acquiring(pool)
+    await settle()
+    assert counts(pool) == (1, 0, 1, 1)
+    pool.release(thing)
+    assert counts(pool) == (1, 0, 1, 0)
+    second = pool.acquire()  # there is room in the queue again
+    task = asyncio.ensure_future(second)
+    pool.release(await waiter)
+    pool.release(await task)
+
+
+async def test_a_task_already_handed_the_right_to_create_does_not_wait(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    thing = await pool.acquire()
+    waiter = acquiring(pool)
+    await settle()
+    pool.discard(thing)
+    assert (counts(pool), work(pool)) == ((0, 0, 0, 0), (1, 0))
+    pool.release(await waiter)
+
+
+async def test_a_waiter_that_leaves_no_longer_waits(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    thing = await pool.acquire()
+    waiters = [acquiring(pool) for _ in range(3)]
+    await settle()
+    await cancel(waiters[1])
+    assert counts(pool) == (1, 0, 1, 2)
+    await cancel(waiters[0])
+    await cancel(waiters[2])
+    assert counts(pool) == (1, 0, 1, 0)
+    pool.release(thing)
+
+
+# -- at every instant ----------------------------------------------------------------------------
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("seed", range(5))
+@styles
+async def test_a_busy_pool_counts_exactly_what_is_alive_at_every_turn_of_the_loop(
+    make_pool, style, seed
+):
+    chance = random.Random(seed)
+    alive, existing = set(), set()
+    peak = 0
+
+    def create():
+        nonlocal peak
+        if chance.random() < 0.1:
+            raise OSError("down")
+        thing = Thing()
+        alive.add(thing)
+        existing.add(thing)
+        peak = max(peak, len(existing))
+        return thing
+
+    def look(thing):
+        assert thing in alive
+        return chance.random() > 0.1
+
+    def destroy(thing):
+        alive.remove(thing)
+        return existing.remove(thing) if style == "sync" else slowly_destroy(thing)
+
+    async def slowly_destroy(thing):
+        await asyncio.sleep(chance.choice([0, 0.01]))
+        existing.remove(thing)
+
+    pool = make_pool(
+        styled(style, create),
+        destructor=destroy,
+        before_acquire=styled(style, look),
+        before_release=styled(style, look),
+        healthcheck=styled(style, look),
+        healthcheck_interval=0.02,
+        min_size=2,
+        max_size=5,
+        max_uses=7,
+        max_idle=0.05,
+        max_lifetime=0.3,
+    )
+
+    async def user():
+        for _ in range(20):
+            await asyncio.sleep(chance.choice([0, 0, 0.01, 0.03]))
+            limit = chance.choice([None, 0, 0.01, 1])
+            try:
+                async with asyncio.timeout(chance.choice([None, 0.005, 0.02])):
+                    async with pool.acquire(timeout=limit) as thing:
+                        assert thing in alive
+                        await asyncio.sleep(chance.choice([0, 0.01]))
+                        if chance.random() < 0.1:
+                            pool.discard(thing)
+            except (OSError, TimeoutError):
+                pass
+
+    def check():
+        nonlocal checks
+        checks += 1
+        assert counts(pool)[0] == len(alive)
+        creating, destroying = work(pool)
+        assert len(alive) + creating + destroying <= 5
+
+    async def watch():
+        while True:
+            for _ in range(7):
+                check()
+                await asyncio.sleep(0)
+            check()
+            await asyncio.sleep(0.0007)
+
+    checks = 0
+    watcher = asyncio.create_task(watch())
+    await asyncio.gather(*(user() for _ in range(12)))
+    await advance(0.2)
+    check()
+    watcher.cancel()
+    assert isinstance(await outcome(watcher), asyncio.CancelledError)
+    await pool.close()
+    assert (alive, existing) == (set(), set())
+    assert counts(pool) == (0, 0, 0, 0)
+    assert checks > 200
+    assert peak <= 5
+
+
+# -- stats ---------------------------------------------------------------------------------------
+
+
+async def test_stats_are_a_frozen_snapshot(make_pool):
+    pool = make_pool(Thing)
+    before = pool.stats()
+    assert isinstance(before, Stats)
+    pool.discard(await pool.acquire())
+    assert (before.created, before.destroyed) == (0, {})
+    after = pool.stats()
+    assert after.created == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        after.created = 5
+    with pytest.raises(TypeError):
+        after.destroyed["discarded"] = 5
+    pool.discard(await pool.acquire())
+    assert after.destroyed == {"discarded": 1}
+
+
+def test_the_fields_of_stats():
+    assert [field.name for field in dataclasses.fields(Stats)] == [
+        "count",
+        "idle",
+        "active",
+        "waiting",
+        "creating",
+        "destroying",
+        "created",
+        "destroyed",
+        "acquired",
+        "released",
+        "timeouts",
+        "cancelled",
+        "rejected",
+        "wait_time",
+        "max_wait_time",
+        "hold_time",
+        "max_hold_time",
+    ]
+
+
+@pytest.mark.virtual_time
+async def test_the_totals_of_a_scripted_life(make_pool):
+    bad = set()
+    pool = make_pool(Thing, max_size=1, before_release=lambda thing: thing not in bad)
+
+    first = await pool.acquire()  # created
+    waiter = acquiring(pool)
+    await advance(3)
+    pool.release(first)  # held for 3 s
+    await waiter  # waited for 3 s
+    await advance(5)
+    timed_out = outcome(acquiring(pool, timeout=2))
+    assert isinstance(await timed_out, AcquireTimeoutError)
+    leaver = acquiring(pool)
+    await advance(1)
+    await cancel(leaver)
+    bad.add(first)
+    pool.release(first)  # held for 8 s, rejected
+    second = await pool.acquire()  # created
+    pool.discard(second)
+    holding = Holding(pool)  # created
+    await advance(1)
+    await cancel(holding.task)  # held for 1 s
+    async with pool.acquire():  # created
+        await advance(0.5)
+    assert pool.try_acquire() is not None  # never returned
+    assert pool.stats() == Stats(
+        count=1,
+        idle=0,
+        active=1,
+        waiting=0,
+        creating=0,
+        destroying=0,
+        created=4,
+        destroyed={"rejected": 1, "discarded": 1, "cancelled": 1},
+        acquired=6,
+        released=5,
+        timeouts=1,
+        cancelled=1,
+        rejected=1,
+        wait_time=3.0,
+        max_wait_time=3.0,
+        hold_time=3.0 + 8.0 + 1.0 + 0.5,
+        max_hold_time=8.0,
+    )
+    pool.release(pool.holders()[0].resource)
+
+
+@pytest.mark.virtual_time
+async def test_wait_times_add_up_and_the_longest_is_kept(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    thing = await pool.acquire()
+    for wait in (2, 5, 1):
+        waiter = acquiring(pool)
+        await advance(wait)
+        pool.release(thing)
+        await waiter
+    stats = pool.stats()
+    assert (stats.wait_time, stats.max_wait_time) == (8.0, 5.0)
+    assert (stats.acquired, stats.released) == (4, 3)
+    pool.release(thing)
+
+
+@pytest.mark.virtual_time
+async def test_the_wait_for_an_own_creation_is_wait_time(make_pool):
+    async def connect():
+        await asyncio.sleep(3)
+        return Thing()
+
+    pool = make_pool(connect)
+    async with pool.acquire():
+        pass
+    assert pool.stats().wait_time == 3.0
+
+
+@pytest.mark.virtual_time
+async def test_a_wait_that_came_to_nothing_is_no_wait_time(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    thing = await pool.acquire()
+    with pytest.raises(AcquireTimeoutError):
+        await pool.acquire(timeout=5)
+    assert (pool.stats().wait_time, pool.stats().acquired) == (0.0, 1)
+    pool.release(thing)
+
+
+async def test_a_timeout_of_zero_is_a_timeout(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    thing = await pool.acquire()
+    with pytest.raises(AcquireTimeoutError):
+        await pool.acquire(timeout=0)
+    assert pool.stats().timeouts == 1
+    pool.release(thing)
+
+
+async def test_cancelled_in_a_hook_counts_as_cancelled(make_pool):
+    gate = Gate()
+    pool = make_pool(Thing, min_size=1, max_size=1, before_acquire=gate)
+    await pool.open()
+    waiter = acquiring(pool)
+    await settle()
+    await cancel(waiter)
+    assert pool.stats().cancelled == 1
+    await settle()
+
+
+async def test_a_hand_off_that_was_cancelled_is_not_acquired(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    thing = await pool.acquire()
+    waiter = acquiring(pool)
+    await settle()
+    pool.release(thing)
+    await cancel(waiter)
+    stats = pool.stats()
+    assert (stats.acquired, stats.released, stats.cancelled) == (1, 1, 1)
+    assert counts(pool) == (1, 1, 0, 0)
+
+
+@styles
+async def test_rejections_by_either_hook_are_counted(make_pool, style):
+    pool = make_pool(
+        Thing,
+        max_size=1,
+        before_acquire=styled(style, lambda _: rejecting != "before_acquire"),
+        before_release=styled(style, lambda _: rejecting != "before_release"),
+    )
+    rejecting = None
+    await pool.release(await pool.acquire())
+    rejecting = "before_acquire"
+    thing = await pool.acquire()
+    assert pool.stats().rejected == 1
+    rejecting = "before_release"
+    await pool.release(thing)
+    assert pool.stats().rejected == 2
+    assert pool.stats().destroyed == {"rejected": 2}
+
+
+async def test_created_minus_destroyed_is_what_exists(make_pool):
+    pool = make_pool(Thing, max_uses=2, min_size=1)
+    for _ in range(7):
+        await pool.release(await pool.acquire())
+    await settle()
+    stats = pool.stats()
+    assert stats.created - sum(stats.destroyed.values()) == pool.count == 1
+    assert stats.destroyed == {"max_uses": 3}
+
+
+async def test_a_failed_factory_created_nothing(make_pool):
+    def fail():
+        raise OSError("down")
+
+    pool = make_pool(fail)
+    with pytest.raises(OSError, match="down"):
+        await pool.acquire()
+    stats = pool.stats()
+    assert (stats.created, stats.creating, stats.destroyed, stats.acquired) == (0, 0, {}, 0)
+
+
+# -- holders -------------------------------------------------------------------------------------
+
+
+@pytest.mark.virtual_time
+async def test_holders_are_listed_longest_first(make_pool):
+    pool = make_pool(Thing)
+    holdings = []
+    for name in ("a", "b", "c"):
+        holdings.append(Holding(pool, name=name))
+        await advance(2)
+    holders = pool.holders()
+    assert [(holder.task, holder.seconds) for holder in holders] == [
+        ("a", 6.0),
+        ("b", 4.0),
+        ("c", 2.0),
+    ]
+    assert [holder.resource for holder in holders] == [each.resource for each in holdings]
+    for holding in holdings:
+        await holding.leave()
+    assert pool.holders() == []
+
+
+async def test_a_holder_says_where_and_is_frozen(make_pool):
+    pool = make_pool(Thing)
+    thing, at = await pool.acquire(), line()
+    (holder,) = pool.holders()
+    assert isinstance(holder, Holder)
+    assert holder.resource is thing
+    assert (holder.task, holder.file, holder.line) == ("test", __file__, at)
+    assert holder.reason is None
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        holder.task = "other"
+    pool.release(thing)
+
+
+async def test_identical_resources_have_a_holder_each(make_pool):
+    pool = make_pool(lambda: 42)
+    holdings = [Holding(pool, name=name) for name in ("a", "b", "c")]
+    await settle()
+    assert counts(pool) == (3, 0, 3, 0)
+    assert sorted(holder.task for holder in pool.holders()) == ["a", "b", "c"]
+    await holdings[1].leave()
+    assert sorted(holder.task for holder in pool.holders()) == ["a", "c"]
+    await holdings[0].leave()
+    await holdings[2].leave()
+    assert counts(pool) == (3, 3, 0, 0)
+
+
+@pytest.mark.virtual_time
+async def test_holders_of_identical_resources_are_listed_longest_first(make_pool):
+    pool = make_pool(lambda: 42)
+    holdings = []
+    for name in ("a", "b", "c"):
+        holdings.append(Holding(pool, name=name))
+        await advance(1)
+    assert [holder.task for holder in pool.holders()] == ["a", "b", "c"]
+    for holding in holdings:
+        await holding.leave()
+
+
+async def test_what_is_idle_or_in_a_hook_has_no_holder(make_pool):
+    gate = Gate()
+    pool = make_pool(Thing, before_release=gate)
+    returning = pool.release(await pool.acquire())
+    assert pool.active_count == 1
+    assert pool.holders() == []
+    gate.open()
+    await returning
+    assert pool.holders() == []
+
+
+# -- repr ----------------------------------------------------------------------------------------
+
+
+async def test_repr_shows_name_state_and_counts(make_pool):
+    pool = make_pool(Thing, max_size=2, name="db")
+    assert repr(pool) == "<Pool 'db' new ACTIVE: 0 active, 0 idle, 0 waiting, max 2>"
+    first, second = await pool.acquire(), await pool.acquire()
+    waiter = acquiring(pool)
+    await settle()
+    assert repr(pool) == "<Pool 'db' open ACTIVE: 2 active, 0 idle, 1 waiting, max 2>"
+    pool.release(first)
+    pool.release(second)
+    pool.release(await waiter)
+    pool.recover()
+    assert repr(pool) == "<Pool 'db' open RECOVERING: 0 active, 2 idle, 0 waiting, max 2>"
+    await pool.close()
+    pool.deactivate()
+    assert repr(pool) == "<Pool 'db' closed INACTIVE: 0 active, 0 idle, 0 waiting, max 2>"
+
+
+def test_repr_without_a_name():
+    assert repr(cenote.Pool(Thing)) == "<Pool new ACTIVE: 0 active, 0 idle, 0 waiting, max 10>"
+
+
+# -- from another thread -------------------------------------------------------------------------
+
+
+async def test_everything_can_be_read_from_another_thread(make_pool):
+    pool = make_pool(Thing, max_size=1, name="db")
+    thing = await pool.acquire()
+    waiter = acquiring(pool)
+    await settle()
+
+    def read():
+        return counts(pool), pool.state, pool.closed, repr(pool), pool.holders()
+
+    seen, state, closed, words, holders = await asyncio.to_thread(read)
+    assert seen == (1, 0, 1, 1)
+    assert (state, closed) == (cenote.CircuitState.ACTIVE, False)
+    assert words == "<Pool 'db' open ACTIVE: 1 active, 0 idle, 1 waiting, max 1>"
+    assert [holder.resource for holder in holders] == [thing]
+    pool.release(thing)
+    pool.release(await waiter)
+
+
+async def test_reading_while_the_pool_is_busy_never_fails(make_pool):
+    pool = make_pool(Thing, max_size=4)
+    done = False
+
+    def read():
+        reads = 0
+        while not done or reads < 100:
+            stats = pool.stats()
+            assert stats.count == stats.idle + stats.active
+            assert 0 <= stats.count <= 4
+            assert stats.idle >= 0
+            assert stats.active >= 0
+            pool.holders()
+            repr(pool)
+            reads += 1
+
+    async def user():
+        for turn in range(200):
+            async with pool.acquire() as thing:
+                await asyncio.sleep(0)
+                if turn % 5 == 0:
+                    pool.discard(thing)
+
+    reading = asyncio.ensure_future(asyncio.to_thread(read))
+    await asyncio.gather(*(user() for _ in range(8)))
+    done = True
+    await reading

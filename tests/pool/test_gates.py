@@ -1,0 +1,115 @@
+"""The gates: each hook is ok, fails, is slow or hangs, in every combination, under load."""
+
+import asyncio
+import itertools
+
+import pytest
+
+import cenote
+from tests.support.clock import settle
+from tests.support.gates import HOOKS, SLOW, Backend, Broken, give_all, take_all
+
+pytestmark = pytest.mark.virtual_time
+
+MODES = ("sync ok", "sync fails", "async ok", "async fails", "async slow", "async never")
+VERDICTS = (*MODES, "sync no", "async no")
+SIZE, TASKS, ROUNDS = 2, 4, 2
+TIMEOUTS = {"create_timeout": 6.0, "hook_timeout": 5.0, "destructor_timeout": 4.0}
+PATIENCE = 30.0  # of one acquire
+GRACE = 1.0  # what a pool may add to its timeouts to wait for a hook that it cancelled
+HOLD = 1.0  # seconds for which a resource is used
+RETURN = TIMEOUTS["hook_timeout"] + TIMEOUTS["destructor_timeout"] + GRACE
+LONGEST = ROUNDS * (PATIENCE + HOLD + RETURN)
+
+
+async def work(pool, log):
+    """What a user does: acquire, use, give back; errors are written down."""
+    loop = asyncio.get_running_loop()
+    for _ in range(ROUNDS):
+        begin = loop.time()
+        try:
+            resource = await pool.acquire(timeout=PATIENCE)
+        except (Broken, cenote.PoolError) as error:
+            log.append(error)
+            assert loop.time() - begin <= PATIENCE
+            continue
+        assert loop.time() - begin <= PATIENCE
+        await asyncio.sleep(HOLD)
+        begin = loop.time()
+        try:
+            await pool.release(resource)
+        except Broken as error:
+            log.append(error)
+        assert loop.time() - begin <= RETURN
+        log.append("done")
+
+
+async def pass_gates(make_pool, modes):
+    backend, log, loop = Backend(**modes), [], asyncio.get_running_loop()
+    pool = make_pool(**backend.hooks(), max_size=SIZE, **TIMEOUTS)
+    begin = loop.time()
+    await asyncio.gather(*(work(pool, log) for _ in range(TASKS)))
+    assert loop.time() - begin <= LONGEST
+    assert len(log) >= TASKS * ROUNDS
+    works = modes["factory"] in ("sync ok", "async ok", "async slow")
+    assert ("done" in log) == works
+
+    # What was begun for those who left comes to its end, too.
+    await asyncio.sleep(sum(TIMEOUTS.values()) + 3 * GRACE)
+    stats = pool.stats()
+    assert (stats.active, stats.waiting, stats.creating, stats.destroying) == (0, 0, 0, 0)
+    assert backend.live == stats.idle
+
+    backend.heal()
+    begin = loop.time()
+    resources = await take_all(pool, SIZE)  # no slot was lost
+    assert loop.time() - begin < SLOW
+    await give_all(pool, resources)
+    await pool.close()
+    await settle()
+    assert backend.live == 0
+    assert backend.peak <= SIZE
+    stats = pool.stats()
+    assert stats.created == sum(stats.destroyed.values()) == len(backend.destroyed)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("destructor", MODES)
+@pytest.mark.parametrize("factory", MODES)
+async def test_no_combination_of_hooks_costs_a_slot_or_an_end(make_pool, factory, destructor):
+    for before_acquire, before_release in itertools.product(VERDICTS, VERDICTS):
+        modes = dict(zip(HOOKS, (factory, before_acquire, before_release, destructor), strict=True))
+        try:
+            await pass_gates(make_pool, modes)
+        except BaseException as error:
+            error.add_note(f"with {modes}")
+            raise
+
+
+@pytest.mark.parametrize("destructor", MODES)
+@pytest.mark.parametrize("factory", MODES)
+async def test_closing_under_load_ends_whatever_the_hooks_do(make_pool, factory, destructor):
+    loop = asyncio.get_running_loop()
+    for before_acquire, before_release in itertools.product(VERDICTS, VERDICTS):
+        modes = dict(zip(HOOKS, (factory, before_acquire, before_release, destructor), strict=True))
+        backend, log = Backend(**modes), []
+        pool = make_pool(**backend.hooks(), max_size=SIZE, **TIMEOUTS)
+        workers = [asyncio.create_task(work(pool, log)) for _ in range(TASKS)]
+        await asyncio.sleep(2.5)
+        begin = loop.time()
+        try:
+            try:
+                await pool.close()
+            except ExceptionGroup:
+                assert destructor.endswith("fails")
+            assert loop.time() - begin <= RETURN
+            await asyncio.gather(*workers)
+            await asyncio.sleep(RETURN)
+            stats = pool.stats()
+            assert stats.created == sum(stats.destroyed.values()) == len(backend.destroyed)
+            assert backend.live == 0
+            assert backend.peak <= SIZE
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+        except BaseException as error:
+            error.add_note(f"with {modes}")
+            raise

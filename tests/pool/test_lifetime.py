@@ -1,0 +1,660 @@
+"""The ends that nobody planned: garbage collection, fork, finalizers elsewhere, a closed loop."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+import types
+import warnings
+import weakref
+
+import pytest
+
+import cenote
+from tests.support.clock import settle
+from tests.support.lifecycle import Gated, Reports, Thing, Things, drop, obtain, start
+
+# -- an unclosed pool ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def warned():
+    """The texts of the ResourceWarnings inside."""
+    texts = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+        gc.collect()
+    texts += [str(each.message) for each in caught if each.category is ResourceWarning]
+
+
+async def test_an_unclosed_pool_warns(make_pool):
+    pool = make_pool(Thing, check_ledger=False, name="shop")
+    await pool.open()
+    await settle()
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning, match=r"unclosed .*'shop'"):
+        drop(box)
+
+
+async def test_a_pool_that_acquire_opened_warns_as_well(make_pool):
+    pool = make_pool(Thing, check_ledger=False)
+    async with pool.acquire():
+        pass
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        drop(box)
+
+
+async def test_a_sync_destructor_is_run_on_what_is_idle(make_pool):
+    things, destroyed = Things(), []
+    pool = make_pool(things, check_ledger=False, destructor=destroyed.append, min_size=3)
+    await pool.open()
+    await settle()
+    busy = await pool.acquire()
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning):
+        drop(box)
+    assert destroyed == things.made[1:]
+    assert busy is things.made[0]
+
+
+async def test_a_failing_destructor_does_not_spare_the_others(make_pool, caplog):
+    called = []
+
+    def destructor(thing):
+        called.append(thing)
+        raise ValueError("will not go")
+
+    pool = make_pool(Thing, check_ledger=False, destructor=destructor, min_size=2)
+    await pool.open()
+    await settle()
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning):
+        drop(box)
+    assert len(called) == 2
+    assert "will not go" in caplog.text
+
+
+async def test_an_async_destructor_is_not_called(make_pool):
+    called = []
+
+    async def destructor(thing):
+        called.append(thing)
+
+    pool = make_pool(Thing, check_ledger=False, destructor=destructor, min_size=1)
+    await pool.open()
+    await settle()
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning):
+        drop(box)
+    await settle()
+    assert called == []
+
+
+def test_with_the_loop_closed_the_destructor_is_not_run():
+    destroyed = []
+    pool = cenote.Pool(Thing, destructor=destroyed.append, min_size=1)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(pool.open())
+    loop.close()
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning):
+        drop(box)
+    assert destroyed == []
+
+
+def test_between_two_runs_of_its_loop_the_destructor_is_run():
+    destroyed = []
+    pool = cenote.Pool(Thing, destructor=destroyed.append, min_size=1)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(pool.open())
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning):
+        drop(box)
+    assert len(destroyed) == 1
+    loop.close()
+
+
+async def test_collected_in_another_thread_the_destructor_is_not_run(make_pool):
+    destroyed = []
+    pool = make_pool(Thing, check_ledger=False, destructor=destroyed.append, min_size=1)
+    await pool.open()
+    await settle()
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        drop_in_thread(box)
+    await settle()
+    assert destroyed == []
+
+
+def test_an_unopened_pool_does_not_warn():
+    pool = cenote.Pool(Thing, min_size=1)
+    reference = weakref.ref(pool)
+    with warned() as texts:
+        del pool
+    assert texts == []
+    assert reference() is None
+
+
+async def test_a_closed_pool_does_not_warn(make_pool):
+    pool = make_pool(Thing, check_ledger=False, min_size=1)
+    await pool.open()
+    await pool.close()
+    with warned() as texts:
+        del pool
+    assert texts == []
+
+
+async def test_a_pool_whose_open_failed_does_not_warn(make_pool):
+    pool = make_pool(Things({1}), check_ledger=False, min_size=1)
+    with contextlib.suppress(OSError):
+        await pool.open()
+    await settle()
+    with warned() as texts:
+        del pool
+    assert texts == []
+
+
+# -- cycles --------------------------------------------------------------------------------------
+
+
+class Knot(Reports):
+    """Hooks, strategy, subscriber and resource at once, and it knows the pool."""
+
+    pool: cenote.Pool
+
+    def make(self):
+        resource = Thing()
+        resource.pool = self.pool
+        return resource
+
+    def look(self, resource):
+        return self.pool is not None
+
+
+class Sync(Knot):
+    def hooks(self):
+        return {
+            "destructor": self.look,
+            "healthcheck": self.look,
+            "before_acquire": self.look,
+            "before_release": self.look,
+        }
+
+
+class Async(Knot):
+    async def make(self):
+        await asyncio.sleep(0)
+        return super().make()
+
+    async def look_later(self, resource):
+        await asyncio.sleep(0)
+        return self.look(resource)
+
+    def hooks(self):
+        return dict.fromkeys(Sync().hooks(), self.look_later)
+
+
+@pytest.mark.parametrize("knot", [Sync, Async])
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_cycle_through_everything_is_collectable(make_pool, knot, closed):
+    name = f"{knot.__name__} {closed}"
+
+    async def live():
+        tied = knot()
+        pool = make_pool(
+            tied.make,
+            **tied.hooks(),
+            check_ledger=False,
+            name=name,
+            strategy=tied,
+            min_size=2,
+            healthcheck_interval=10.0,
+            max_lifetime=100.0,
+            max_idle=100.0,
+            hold_warning=10.0,
+        )
+        tied.pool = pool
+        pool.subscribe(tied.look)
+        await pool.open()
+        for _ in range(3):
+            async with pool.acquire():
+                pass
+        thing = await pool.acquire()
+        await pool.discard(thing, OSError("down"))
+        if closed:
+            await pool.close()
+        return weakref.ref(pool), weakref.ref(tied)
+
+    references = await live()
+    await settle()
+    with warned() as texts:
+        gc.collect()
+    assert len([text for text in texts if name in text]) == (0 if closed else 1)
+    assert [reference() for reference in references] == [None, None]
+
+
+async def test_a_cycle_through_a_busy_resource_is_collectable(make_pool):
+    async def live():
+        tied = Sync()
+        tied.pool = make_pool(tied.make, check_ledger=False, name="busy")
+        resource = await tied.pool.acquire()
+        resource.itself = resource
+        return weakref.ref(tied.pool), weakref.ref(resource)
+
+    references = await live()
+    with warned() as texts:
+        gc.collect()
+    assert len([text for text in texts if "'busy'" in text]) == 1
+    assert [reference() for reference in references] == [None, None]
+
+
+async def test_a_released_resource_is_let_go_when_it_is_destroyed(make_pool):
+    pool = make_pool(Thing)
+    thing = await pool.acquire()
+    pool.discard(thing)
+    reference = weakref.ref(thing)
+    del thing
+    gc.collect()
+    assert reference() is None
+
+
+# -- finalizers elsewhere ------------------------------------------------------------------------
+
+
+@types.coroutine
+def pause():
+    yield
+
+
+async def pause_in_block(pool):
+    async with pool.acquire():
+        await pause()
+
+
+def drop_in_thread(box):
+    thread = threading.Thread(target=drop, args=[box])
+    thread.start()
+    thread.join()
+
+
+def suspended(coroutine):
+    """A coroutine that was begun, in a box: the only reference to it."""
+    coroutine.send(None)
+    return [coroutine]
+
+
+async def test_a_block_collected_in_the_own_thread_gives_its_resource_back(make_pool):
+    destroyed = []
+    pool = make_pool(Thing, destructor=destroyed.append)
+    suspended(pause_in_block(pool)).clear()
+    await settle()
+    assert (pool.active_count, len(destroyed)) == (0, 1)
+
+
+async def test_a_block_collected_in_another_thread_changes_the_pool_in_the_loop(make_pool):
+    threads = []
+    pool = make_pool(Thing, destructor=lambda thing: threads.append(threading.get_ident()))
+    box = suspended(pause_in_block(pool))
+    before = pool.stats()
+    drop_in_thread(box)
+    assert pool.stats() == before
+    assert threads == []
+    await settle()
+    assert pool.active_count == 0
+    assert threads == [threading.get_ident()]
+
+
+async def test_a_block_collected_in_mid_operation_changes_the_pool_later(make_pool):
+    destroyed = []
+    pool = make_pool(Thing, destructor=destroyed.append)
+    box = suspended(pause_in_block(pool))
+    before = pool.stats()
+    pool._core.busy += 1
+    box.clear()
+    assert pool.stats() == before
+    assert destroyed == []
+    pool._core.busy -= 1
+    await settle()
+    assert (pool.active_count, len(destroyed)) == (0, 1)
+
+
+async def test_what_the_collected_block_held_goes_to_the_waiter(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    box = suspended(pause_in_block(pool))
+    waiter = await start(obtain(pool))
+    drop_in_thread(box)
+    pool.release(await waiter)
+
+
+@pytest.mark.parametrize("elsewhere", ["thread", "operation"])
+async def test_a_waiter_collected_elsewhere_leaves_the_queue_in_the_loop(make_pool, elsewhere):
+    pool = make_pool(Thing, max_size=1)
+    thing = await pool.acquire()
+    box = suspended(obtain(pool))
+    second = await start(obtain(pool))
+    if elsewhere == "thread":
+        drop_in_thread(box)
+        assert pool.waiting_count == 2
+    else:
+        pool._core.busy += 1
+        box.clear()
+        assert pool.waiting_count == 2
+        pool._core.busy -= 1
+    await settle()
+    assert pool.waiting_count == 1
+    pool.release(thing)
+    assert await second is thing
+    pool.release(thing)
+
+
+async def test_a_waiter_collected_after_its_grant_passes_it_on(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    thing = await pool.acquire()
+    box = suspended(obtain(pool))
+    second = await start(obtain(pool))
+    pool.release(thing)
+    drop_in_thread(box)
+    assert await second is thing
+    pool.release(thing)
+
+
+def test_a_block_collected_after_its_loop_was_closed_is_quiet():
+    pool = cenote.Pool(Thing)
+
+    async def begin(pool):
+        return suspended(pause_in_block(pool)), suspended(pause_in_block(pool))
+
+    here, there = asyncio.run(begin(pool))
+    drop(here)
+    drop_in_thread(there)
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        drop(box)
+
+
+# -- a closed loop under the pool ----------------------------------------------------------------
+
+
+def test_a_pool_whose_loop_was_closed_says_so():
+    pool = cenote.Pool(Thing, min_size=2, name="shop")
+    thing = asyncio.run(obtain_after_open(pool))
+    for call in (
+        lambda pool: asyncio.run(obtain(pool)),
+        lambda pool: asyncio.run(pool.open()),
+        lambda pool: asyncio.run(pool.close()),
+        lambda pool: pool.release(thing),
+        lambda pool: pool.discard(thing),
+        lambda pool: pool.try_acquire(),
+    ):
+        with pytest.raises(RuntimeError, match=r"'shop'.*closed"):
+            call(pool)
+    assert (pool.active_count, pool.idle_count) == (1, 1)
+    assert len(pool.holders()) == 1
+    assert "shop" in repr(pool)
+    box = [pool]
+    del pool
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        drop(box)
+
+
+async def obtain_after_open(pool):
+    await pool.open()
+    return await pool.acquire()
+
+
+def test_a_pool_that_was_closed_in_its_loop_may_be_closed_and_asked_afterwards():
+    pool = cenote.Pool(Thing)
+
+    async def main():
+        async with pool:
+            pass
+
+    asyncio.run(main())
+    assert pool.closed
+    assert pool.count == 0
+
+
+async def wait_for_a_creation(pool, factory):
+    await start(obtain(pool))
+
+
+async def wait_for_a_release(pool, factory):
+    await wait_for_a_creation(pool, factory)
+    factory.calls[0].set_result(Thing())
+    await start(obtain(pool))
+
+
+async def wait_for_a_destructor(pool, factory):
+    waiter = await start(obtain(pool))
+    factory.calls[0].set_result(Thing())
+    pool.discard(await waiter)
+    await settle()
+
+
+async def open_it(pool, factory):
+    await start(pool.open())
+
+
+@pytest.mark.parametrize("min_size", [0, 2])
+@pytest.mark.parametrize(
+    "scene", [wait_for_a_creation, wait_for_a_release, wait_for_a_destructor, open_it]
+)
+def test_asyncio_run_ends_quietly_with_work_under_way(scene, min_size, caplog, monkeypatch):
+    # A log record would hold the pool by its traceback.
+    monkeypatch.setattr(logging.getLogger("cenote"), "disabled", True)
+    factory = Gated()
+    pool = cenote.Pool(factory, destructor=Gated(), min_size=min_size, max_size=3)
+    asyncio.run(scene(pool, factory))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        box = [pool, factory]
+        del pool, factory
+        drop(box)
+    assert [line.getMessage() for line in caplog.records] == []
+
+
+# -- fork ----------------------------------------------------------------------------------------
+
+PRELUDE = """
+import asyncio, gc, logging, os, sys
+import cenote
+
+logging.getLogger("cenote").addHandler(logging.NullHandler())
+
+def say(*words, write=os.write):
+    write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+class Thing:
+    def __init__(self):
+        self.maker = os.getpid()
+
+    def __del__(self, getpid=os.getpid, say=say):
+        if getpid() != self.maker:
+            say("FINALIZED IN THE CHILD")
+
+def destroy(thing):
+    say("destroyed", "own" if thing.maker == os.getpid() else "OF THE PARENT")
+
+def wait(child):
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+def counts(pool):
+    stats = pool.stats()
+    return (len(pool), stats.idle, stats.active, stats.waiting, stats.creating, stats.destroying,
+            stats.created, stats.acquired, len(pool.holders()))
+"""
+
+
+def run_script(script):
+    """The lines that a program wrote which forks; it runs in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout.splitlines()
+
+
+def test_the_copy_of_the_child_is_empty_and_unbound():
+    lines = run_script("""
+        async def main():
+            pool = cenote.Pool(Thing, destructor=destroy, min_size=2, max_size=3)
+            await pool.open()
+            things = [await pool.acquire(), await pool.acquire(), await pool.acquire()]
+            waiter = asyncio.create_task(pool.acquire().__aenter__())
+            await asyncio.sleep(0)
+            child = os.fork()
+            if child == 0:
+                say(*counts(pool), pool.closed, pool.state)
+                try:
+                    pool.release(things[0])
+                except cenote.NotAcquiredError:
+                    say("not acquired")
+                os._exit(0)
+            wait(child)
+            pool.release(things.pop())
+            things.append(await waiter)
+            for thing in things:
+                pool.release(thing)
+            await pool.close()
+
+        asyncio.run(main())
+    """)
+    assert lines == ["0 0 0 0 0 0 0 0 0 False ACTIVE", "not acquired"] + ["destroyed own"] * 3
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_the_child_may_use_its_copy_in_a_loop_of_its_own(place):
+    lines = run_script(f"""
+        pool = cenote.Pool(Thing, destructor=destroy, min_size=2, max_size=2)
+
+        async def use():
+            async with pool:
+                async with pool.acquire() as thing:
+                    say(thing.maker == os.getpid(), pool.count, pool.max_size)
+
+        def fork():
+            child = os.fork()
+            if child == 0:
+                asyncio.run(use())
+                os._exit(0)
+            wait(child)
+
+        async def main():
+            await pool.open()
+            if {place == "inside"}:
+                fork()
+
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        if {place == "outside"}:
+            fork()
+        say("parent")
+        loop.run_until_complete(use())
+        loop.close()
+    """)
+    own = ["True 2 2", "destroyed own", "destroyed own"]
+    assert lines == [*own, "parent", *own]
+
+
+def test_the_resources_of_the_parent_stay_unfinalized_when_the_child_ends_normally():
+    lines = run_script("""
+        async def main():
+            pool = cenote.Pool(Thing, destructor=destroy, min_size=3, max_size=4)
+            async with pool:
+                async with pool.acquire() as thing:
+                    other = await pool.acquire()
+                    child = os.fork()
+                    if child == 0:
+                        del thing, other
+                        gc.collect()
+                        sys.exit(0)
+                    wait(child)
+                    say("parent goes on")
+                    pool.release(other)
+
+        asyncio.run(main())
+    """)
+    assert lines == ["parent goes on"] + ["destroyed own"] * 3
+
+
+def test_a_pool_that_the_child_lets_go_finalizes_nothing():
+    lines = run_script("""
+        pool = cenote.Pool(Thing, destructor=destroy, min_size=2)
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(pool.open())
+        child = os.fork()
+        if child == 0:
+            del pool
+            gc.collect()
+            say("child")
+            loop.close()
+            sys.exit(0)
+        wait(child)
+        loop.run_until_complete(pool.close())
+        loop.close()
+    """)
+    assert lines == ["child"] + ["destroyed own"] * 2
+
+
+def test_a_close_in_the_child_touches_nothing_of_the_parent():
+    lines = run_script("""
+        pool = cenote.Pool(Thing, destructor=destroy, min_size=1)
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(pool.open())
+        child = os.fork()
+        if child == 0:
+            asyncio.run(pool.close())
+            say("closed", pool.closed)
+            os._exit(0)
+        wait(child)
+        say("open", not pool.closed, pool.count)
+        loop.run_until_complete(pool.close())
+        loop.close()
+    """)
+    assert lines == ["closed True", "open True 1", "destroyed own"]
+
+
+def test_a_closed_pool_is_closed_in_the_child():
+    lines = run_script("""
+        pool = cenote.Pool(Thing)
+        asyncio.run(pool.close())
+        child = os.fork()
+        if child == 0:
+            say(pool.closed)
+            os._exit(0)
+        wait(child)
+    """)
+    assert lines == ["True"]
+
+
+def test_sizes_and_breaker_of_the_child_are_those_of_the_parent():
+    lines = run_script("""
+        pool = cenote.Pool(Thing, max_size=4)
+        pool.resize(max_size=7)
+        pool.deactivate()
+        child = os.fork()
+        if child == 0:
+            say(pool.max_size, pool.state)
+            os._exit(0)
+        wait(child)
+    """)
+    assert lines == ["7 INACTIVE"]

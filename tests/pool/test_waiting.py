@@ -1,0 +1,246 @@
+"""Waits side by side: their deadlines, their ends, and what they leave behind."""
+
+import asyncio
+import gc
+import os
+import random
+import time
+import weakref
+
+import pytest
+
+import cenote
+from tests.support.clock import settle
+from tests.support.gates import asking, outcome
+from tests.support.kit import Thing
+
+virtual_time = pytest.mark.virtual_time
+SEED = 20261116
+
+
+async def full(make_pool, **options):
+    """A pool with one resource, and the resource, which is out."""
+    pool = make_pool(Thing, max_size=1, **options)
+    return pool, await pool.acquire()
+
+
+def timed(pool, seconds, ends):
+    """A waiter that notes its timeout and when it came."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def wait():
+        with pytest.raises(cenote.AcquireTimeoutError):
+            await pool.acquire(timeout=seconds)
+        ends.append((seconds, loop.time() - began))
+
+    return asyncio.create_task(wait())
+
+
+@virtual_time
+async def test_each_waiter_has_its_own_deadline(make_pool):
+    pool, held = await full(make_pool)
+    ends = []
+    tasks = [timed(pool, each, ends) for each in random.Random(SEED).sample(range(1, 101), 100)]
+    await settle()
+    assert pool.waiting_count == 100
+    await asyncio.gather(*tasks)
+    assert ends == [(each, each) for each in range(1, 101)]
+    assert pool.waiting_count == 0
+    await pool.release(held)
+
+
+@virtual_time
+async def test_those_who_leave_take_their_deadlines_along(make_pool):
+    pool, held = await full(make_pool)
+    draw = random.Random(SEED)
+    ends = []
+    waiters = {each: timed(pool, each, ends) for each in draw.sample(range(1, 301), 300)}
+    await settle()
+    for each in draw.sample(sorted(waiters), 200):
+        waiters.pop(each).cancel()
+    await settle()
+    assert pool.waiting_count == 100
+    await asyncio.gather(*waiters.values())
+    assert ends == [(each, each) for each in sorted(waiters)]
+    await pool.release(held)
+
+
+@virtual_time
+async def test_those_who_are_served_take_their_deadlines_along(make_pool):
+    pool, held = await full(make_pool)
+    ends = []
+    for _ in range(50):  # each is served before the next one waits
+        waiter = asking(pool, timeout=10)
+        await settle()
+        await pool.release(held)
+        held = await waiter
+    late = timed(pool, 10, ends)
+    await asyncio.sleep(9)
+    later = timed(pool, 10, ends)
+    await asyncio.gather(late, later)
+    assert ends == [(10, 10), (10, 10)]
+    await pool.release(held)
+
+
+@virtual_time
+async def test_an_earlier_deadline_that_comes_later(make_pool):
+    pool, held = await full(make_pool)
+    ends = []
+    patient = timed(pool, 100, ends)
+    await asyncio.sleep(1)
+    hasty = timed(pool, 1, ends)
+    await asyncio.gather(patient, hasty)
+    assert ends == [(1, 1), (100, 100)]
+    await pool.release(held)
+
+
+@pytest.mark.real_time("blocks its loop")
+async def test_deadlines_that_passed_while_the_loop_was_blocked(make_pool):
+    pool, held = await full(make_pool)
+    waiters = [asking(pool, timeout=0.001 + each / 100_000) for each in range(50)]
+    await asyncio.sleep(0)
+    time.sleep(0.02)  # noqa: ASYNC251
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert all(waiter.done() for waiter in waiters)
+    for waiter in waiters:
+        assert isinstance(await outcome(waiter), cenote.AcquireTimeoutError)
+    await pool.release(held)
+
+
+@virtual_time
+async def test_deadlines_after_a_failed_open(make_pool):
+    backend_is_up = False
+
+    async def connect():
+        await asyncio.sleep(1)
+        if not backend_is_up:
+            raise ConnectionError("down")
+        return Thing()
+
+    pool = make_pool(connect, min_size=1, max_size=1)
+    opening = asyncio.create_task(pool.open())
+    await settle()
+    waiter = asking(pool, timeout=5)
+    assert isinstance(await outcome(waiter), ConnectionError)
+    assert isinstance(await outcome(opening), ConnectionError)
+    backend_is_up = True
+    await asyncio.sleep(100)
+    await pool.open()
+    ends = []
+    async with pool.acquire():
+        await timed(pool, 7, ends)
+    assert ends == [(7, 7)]
+
+
+@virtual_time
+async def test_a_deadline_and_a_release_in_the_same_step(make_pool):
+    pool, held = await full(make_pool)
+    waiter = asking(pool, timeout=5)
+    await settle()
+    asyncio.get_running_loop().call_later(5, pool.release, held)
+    got = await outcome(waiter)
+    if isinstance(got, cenote.AcquireTimeoutError):
+        assert pool.idle_count == 1
+    else:
+        assert got is held
+        await pool.release(held)
+    async with pool.acquire(timeout=1):
+        pass
+
+
+async def test_no_timer_is_left_when_the_pool_is_closed(make_pool):
+    pool, held = await full(make_pool)
+    waiter = asking(pool, timeout=1000)
+    await settle()
+    closing = asyncio.create_task(pool.close())
+    assert isinstance(await outcome(waiter), cenote.PoolClosedError)
+    await pool.release(held)
+    await closing
+    scheduled = getattr(asyncio.get_running_loop(), "_scheduled", ())
+    assert [each for each in scheduled if not each.cancelled()] == []
+
+
+async def test_a_deadline_keeps_no_pool_alive():
+    pool = cenote.Pool(Thing, max_size=1)
+    held = await pool.acquire()
+    waiter = asking(pool, timeout=1000)
+    await settle()
+    await pool.release(held)
+    await pool.release(await waiter)
+    gone = weakref.ref(pool)
+    with pytest.warns(ResourceWarning):  # noqa: PT031
+        del pool, waiter, held
+        gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("answer", [True, False, "raises"])
+async def test_a_waiter_whose_resource_is_looked_at(make_pool, answer):
+    asked = []
+
+    def look(resource):
+        asked.append(resource)
+        if len(asked) > 1 or answer is True:
+            return True
+        if answer == "raises":
+            raise RuntimeError("out of order")
+        return False
+
+    pool = make_pool(Thing, max_size=1, before_acquire=look)
+    held = await pool.acquire()
+    first, second = asking(pool, timeout=10), asking(pool, timeout=10)
+    await settle()
+    await pool.release(held)
+    got = await first
+    assert (got is held) == (answer is True)
+    assert not second.done()  # the first has kept its turn
+    await pool.release(got)
+    assert await second is got
+    assert asked[0] is held
+    await pool.release(got)
+
+
+async def test_a_waiter_that_is_closed_leaves_the_queue(make_pool):
+    pool, held = await full(make_pool)
+
+    async def wait():
+        await pool.acquire(timeout=10)
+
+    coroutine = wait()
+    coroutine.send(None)
+    assert pool.waiting_count == 1
+    coroutine.close()
+    assert pool.waiting_count == 0
+    steps = pool.acquire(timeout=10).__await__()
+    next(steps)
+    with pytest.raises(KeyError):
+        steps.throw(KeyError("x"))
+    assert pool.waiting_count == 0
+    pool.acquire(timeout=10).__await__()  # never driven
+    assert pool.waiting_count == 0
+    await pool.release(held)
+    assert pool.idle_count == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+async def test_a_child_process_is_not_told_of_its_parents_waiters(make_pool):
+    pool, held = await full(make_pool)
+    waiters = [asking(pool, timeout=10 + each) for each in range(20)]
+    await settle()
+    child = os.fork()
+    if child == 0:
+        try:
+            for waiter in waiters:
+                waiter.cancel()
+            del waiters
+            gc.collect()
+            os._exit(0 if pool.waiting_count == 0 else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222
+    for waiter in waiters:
+        await pool.release(held)
+        held = await waiter
+    await pool.release(held)

@@ -1,0 +1,150 @@
+"""Imports point only to the left: the table is the law, the files are read, not run."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.once
+
+SOURCE = Path(__file__).parents[2] / "src" / "cenote"
+LONGEST = 600  # lines
+
+# A module may import from its own row and from the rows above it.
+ROWS = [
+    {"errors", "states", "hooks", "options", "caller", "log", "mask"},
+    {"_core"},
+    {"observe", "breaker", "maintenance", "pool"}
+    | {"bound", "deadlines", "fork", "lifecycle", "runtime", "steps", "tidying"}
+    | {"waiting", "work"},
+    {"sql"},
+    {"drivers"},
+    {"__init__"},
+    {"extras"},
+    {"demo"},
+    {"__main__"},
+]
+RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
+
+# What a room must not use although it is in the standard library: the core decides, it never acts.
+BANNED = {"_core": {"asyncio", "logging", "socket", "threading"}}
+
+MAY_IMPORT_OTHER_PACKAGES = {"drivers", "extras"}
+
+
+def test_no_import_points_the_wrong_way() -> None:
+    files = list(SOURCE.rglob("*.py"))
+    assert files
+    complaints = [
+        complaint
+        for path in files
+        for complaint in wrong_imports(path.relative_to(SOURCE.parent), path.read_text())
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {str(path): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert {path: lines for path, lines in lengths.items() if lines > LONGEST} == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "verdict"),
+    [
+        ("errors.py", "import asyncio", None),
+        ("hooks.py", "from .errors import PoolError", None),
+        ("hooks.py", "from ._core import Core", "hooks must not import _core"),
+        ("hooks.py", "from ._core.pure import Core", "hooks must not import _core"),
+        ("hooks.py", "import cenote._core.pure", "hooks must not import _core"),
+        ("hooks.py", "from cenote import pool", "hooks must not import pool"),
+        ("hooks.py", "from . import pool", "hooks must not import pool"),
+        ("hooks.py", "from . import Pool", "hooks must not import __init__"),
+        ("hooks.py", "import cenote", "hooks must not import __init__"),
+        ("hooks.py", "def f():\n from .pool import Pool", "hooks must not import pool"),
+        ("hooks.py", "if TYPE_CHECKING:\n from .pool import Pool", None),
+        ("hooks.py", "if typing.TYPE_CHECKING:\n from .pool import Pool", None),
+        (
+            "hooks.py",
+            "if TYPE_CHECKING:\n pass\nelse:\n from .pool import Pool",
+            "hooks must not import pool",
+        ),
+        ("_core/pure.py", "from ..states import Slot\nfrom . import native", None),
+        ("_core/__init__.py", "from .pure import Core", None),
+        ("_core/pure.py", "from ..pool import Pool", "_core must not import pool"),
+        ("_core/pure.py", "import asyncio.events", "_core must not import asyncio"),
+        ("_core/pure.py", "from asyncio import Task", "_core must not import asyncio"),
+        ("pool.py", "import asyncio\nfrom .maintenance import Keeper", None),
+        ("pool.py", "from .sql.database import Database", "pool must not import sql"),
+        ("sql/database.py", "from ..pool import Pool\nfrom .driver import Driver", None),
+        ("sql/database.py", "from ..drivers import sqlite", "sql must not import drivers"),
+        ("sql/database.py", "import asyncpg", "sql must not import asyncpg"),
+        ("drivers/pg.py", "import asyncpg\nfrom ..sql.driver import Driver", None),
+        ("__init__.py", "from .pool import Pool", None),
+        ("__init__.py", "from .extras import otel", "__init__ must not import extras"),
+        ("extras/otel.py", "import opentelemetry\nimport cenote\nfrom ..observe import x", None),
+        ("extras/otel.py", "from ..__main__ import main", "extras must not import __main__"),
+        ("__main__.py", "from .extras.dashboard import app", None),
+        ("lost.py", "", "lost has no row"),
+        ("pool.py", "from .lost import x", "lost has no row"),
+    ],
+)
+def test_the_reader_sees(path: str, source: str, verdict: str | None) -> None:
+    complaints = wrong_imports(Path("cenote", path), source)
+    if verdict is None:
+        assert complaints == []
+    else:
+        assert len(complaints) == 1
+        assert verdict in complaints[0]
+
+
+def wrong_imports(path: Path, source: str) -> list[str]:
+    room = path.parts[1].removesuffix(".py")
+    if room not in RANK:
+        return [f"{path}: {room} has no row: add it to ROWS in {Path(__file__).name}"]
+    package = ".".join(path.parts[:-1])
+    found = imported_modules(ast.parse(source), package)
+    complaints = ((line, complaint(room, module)) for line, module in found)
+    return [f"{path}:{line}: {text}" for line, text in complaints if text]
+
+
+def complaint(room: str, module: str) -> str | None:
+    top, *rest = module.split(".")
+    if top == "cenote":
+        target = rest[0] if rest else "__init__"
+        if target not in RANK:
+            return f"{target} has no row"
+        wrong = RANK[target] > RANK[room]
+    else:
+        target = top
+        foreign = top not in sys.stdlib_module_names
+        wrong = top in BANNED.get(room, ()) or (foreign and room not in MAY_IMPORT_OTHER_PACKAGES)
+    return f"{room} must not import {target}" if wrong else None
+
+
+def imported_modules(node: ast.AST, package: str) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of every module that is imported when the code runs."""
+    match node:
+        case ast.Import():
+            for alias in node.names:
+                yield node.lineno, alias.name
+        case ast.ImportFrom():
+            base = absolute(node, package)
+            for alias in node.names if base == "cenote" else node.names[:1]:
+                submodule = base == "cenote" and alias.name in RANK
+                yield node.lineno, f"{base}.{alias.name}" if submodule else base
+        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+            for child in node.orelse:
+                yield from imported_modules(child, package)
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from imported_modules(child, package)
+
+
+def absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    parts = parts[: len(parts) - node.level + 1]
+    return ".".join([*parts, *filter(None, [node.module])])

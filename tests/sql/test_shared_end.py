@@ -1,0 +1,710 @@
+"""A transaction that several tasks share: what ends with it, and inner blocks of one of them."""
+
+# ruff: noqa: PT012 -- whole blocks are what must raise
+
+import asyncio
+import contextlib
+import functools
+import io
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import cenote
+from cenote import TransactionClosedError
+from tests.support.backends import WAIT, Backend, eventually
+from tests.support.faults import MANY_ROWS, outcome
+from tests.support.held import Gate, branch_of
+
+pytestmark = [
+    pytest.mark.real_time("talks to real servers"),
+    pytest.mark.driver,
+    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
+]
+
+ROWS = 2500
+
+
+@contextlib.asynccontextmanager
+async def rows_of(backend: Backend, **options: Any) -> Any:
+    async with backend.database(**options) as db, backend.table(db) as table:
+        await db.execute_many(f"insert into {table} values (?, 'x')", [[i] for i in range(ROWS)])
+        yield db, table
+
+
+async def ids(db: Any, table: str, name: str = "y") -> list[int]:
+    rows = await db.fetch_all(f"select id from {table} where name = ? order by id", [name])
+    return [row[0] for row in rows]
+
+
+async def within(awaitable: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(WAIT):
+        return await outcome(awaitable)
+
+
+def is_quiet(db: Any) -> bool:
+    branch = branch_of(db)
+    return db.pool.active_count == 0 and not (branch.leases or branch.joined or branch.private)
+
+
+# -- the end of connection() ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "inner commit", "inner rollback"])
+@pytest.mark.parametrize("leaves", [True, False], ids=["left later", "left by an error"])
+async def test_a_connection_ends_with_the_transaction(
+    backend: Backend, end: str, leaves: bool
+) -> None:
+    """Of a task that joined it: what it does afterwards would be committed by itself."""
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        inside, over = asyncio.Event(), asyncio.Event()
+
+        async def use(c: Any, number: int) -> None:
+            sql = f"insert into {table} values ({number}, 'y')"
+            if hasattr(c, "execute"):
+                await c.execute(sql)
+            else:
+                async with c.cursor() as cursor:
+                    await cursor.execute(sql)
+
+        async def child(tx: Any) -> Any:
+            async with tx.join(), db.connection() as c:
+                await use(c, 1)
+                inside.set()
+                await over.wait()
+                if not leaves:
+                    await use(c, 2)
+                return await outcome(use(c, 2))
+
+        async with contextlib.AsyncExitStack() as outer:
+            if end.startswith("inner"):
+                await outer.enter_async_context(db.transaction())
+            with contextlib.suppress(KeyError):
+                async with db.transaction() as tx:
+                    task = asyncio.create_task(child(tx))
+                    await inside.wait()
+                    if end.endswith("rollback"):
+                        raise KeyError
+            pinned = "in a transaction" if end.startswith("inner") else None
+            assert db.pin_reason == pinned
+            if not pinned:
+                await db.execute("select 1")  # on the only connection
+            over.set()
+            assert isinstance(await within(task), TransactionClosedError)
+            assert db.pin_reason == pinned
+        assert await ids(db, table) == ([1] if end.endswith("commit") else [])
+        await eventually(lambda: is_quiet(db))
+
+
+# -- the end of streams and statements -----------------------------------------------------------
+
+ENDS = ["commit", "rollback", "inner commit", "inner rollback"]
+
+
+@contextlib.asynccontextmanager
+async def block(db: Any, end: str) -> Any:
+    """A shared block that ends so, perhaps an inner one."""
+    async with contextlib.AsyncExitStack() as stack:
+        if end.startswith("inner"):
+            await stack.enter_async_context(db.transaction())
+        with contextlib.suppress(KeyError):
+            async with db.transaction() as tx:
+                yield tx
+                if end.endswith("rollback"):
+                    raise KeyError
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("way", ["handle", "join"])
+async def test_a_stream_ends_with_the_transaction(backend: Backend, end: str, way: str) -> None:
+    """Between two of its rows, which it has read already."""
+    async with rows_of(backend, max_size=1) as (db, table):
+        first, over = asyncio.Event(), asyncio.Event()
+
+        async def read(stream: Any) -> list[int]:
+            seen = []
+            async for row in stream:
+                seen.append(row[0])
+                first.set()
+                await over.wait()
+            return seen
+
+        async def child(tx: Any) -> list[int]:
+            text = f"select id from {table} order by id"
+            if way == "handle":
+                return await read(tx.iterate(text))
+            async with tx.join():
+                return await read(db.iterate(text))
+
+        async with block(db, end) as tx:
+            await tx.execute(f"insert into {table} values (5000, 'y')")
+            task = asyncio.create_task(child(tx))
+            await first.wait()
+        over.set()
+        assert isinstance(await within(task), TransactionClosedError)
+        assert await ids(db, table) == ([5000] if end.endswith("commit") else [])
+        assert is_quiet(db)
+        assert db.pool.stats().created == 1
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_stream_in_mid_fetch_ends_with_the_transaction(backend: Backend, end: str) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        reading = asyncio.Event()
+
+        async def child(tx: Any) -> int:
+            count = 0
+            async for _ in tx.iterate(MANY_ROWS[backend.name]):
+                reading.set()
+                count += 1
+            return count
+
+        async with block(db, end) as tx:
+            await tx.execute(f"insert into {table} values (1, 'y')")
+            task = asyncio.create_task(child(tx))
+            await reading.wait()
+            await eventually(lambda: tx._lease.turn.taken)
+        assert isinstance(await within(task), TransactionClosedError)
+        assert await ids(db, table) == ([1] if end.endswith("commit") else [])
+        assert is_quiet(db)
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "asyncpg", "psycopg"], indirect=True)
+async def test_a_stream_that_waits_for_its_turn_ends_with_the_transaction(
+    backend: Backend,
+) -> None:
+    """Where other statements run beside it: its turn comes before that of the COMMIT."""
+    gate = Gate(backend)
+    async with gate.database() as (db, table):
+        await db.execute_many(f"insert into {table} values (?, 'x')", [[i] for i in range(2, 500)])
+
+        async def rest(stream: Any) -> list[Any]:
+            return [row async for row in stream]
+
+        async with db.transaction() as tx:
+            streams = [tx.iterate(f"select id from {table}") for _ in range(2)]
+            await anext(streams[0])
+            await tx.execute(f"insert into {table} values (5000, 'y')")
+            running = asyncio.create_task(tx.execute(gate.sql))
+            await eventually(lambda: tx._lease.turn.taken)
+            streams[0]._rows.clear()  # so that it fetches the next ones
+            tasks = [asyncio.create_task(rest(stream)) for stream in streams]
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_soon(gate.open)
+        assert await within(running) == 1
+        for task in tasks:
+            assert isinstance(await within(task), TransactionClosedError)
+        assert await ids(db, table) == [5000]
+        assert is_quiet(db)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("way", ["handle", "join"])
+async def test_a_statement_ends_with_the_transaction(backend: Backend, end: str, way: str) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+        ready, over = asyncio.Event(), asyncio.Event()
+
+        async def use(statement: Any) -> None:
+            await statement.execute([1])
+            ready.set()
+            await over.wait()
+            for use in (
+                lambda: statement.execute([2]),
+                lambda: statement.execute_many([[3]]),
+                lambda: statement.fetch_all([4]),
+                lambda: statement.fetch_one([5]),
+                lambda: statement.fetch_val([6]),
+            ):
+                with pytest.raises(TransactionClosedError):
+                    await use()
+            with pytest.raises(TransactionClosedError):
+                await anext(statement.iterate([7]))
+            assert statement.closed
+            await statement.close()
+
+        async def child(tx: Any) -> None:
+            if way == "handle":
+                await use(await tx.prepare(insert))
+                return
+            async with tx.join():
+                await use(await db.prepare(insert))
+
+        async with block(db, end) as tx:
+            task = asyncio.create_task(child(tx))
+            await ready.wait()
+        over.set()
+        assert await within(task) is None
+        assert await ids(db, table) == ([1] if end.endswith("commit") else [])
+        assert is_quiet(db)
+
+
+async def test_a_statement_that_waits_for_its_turn_writes_nothing_after_the_end(
+    backend: Backend,
+) -> None:
+    gate = Gate(backend)
+    async with gate.database() as (db, table):
+        insert = f"insert into {table} values (?, 'y')"
+
+        async def joined(tx: Any) -> None:
+            async with tx.join():
+                await db.execute(insert, [8])
+
+        with pytest.raises(KeyError):
+            async with db.transaction() as tx:
+                statement = await tx.prepare(insert)
+                running = asyncio.create_task(tx.execute(gate.sql))
+                await eventually(lambda: tx._lease.turn.taken)
+                waiting = [
+                    asyncio.create_task(statement.execute([7])),
+                    asyncio.create_task(joined(tx)),
+                    asyncio.create_task(statement.close()),
+                ]
+                await asyncio.sleep(0)
+                asyncio.get_running_loop().call_soon(gate.open)
+                raise KeyError
+        await within(running)
+        for task in waiting[:2]:
+            assert isinstance(await within(task), TransactionClosedError)
+        assert await within(waiting[2]) is None
+        assert await ids(db, table) == []
+        assert is_quiet(db)
+
+
+async def test_a_statement_of_the_owner_outlives_its_transaction(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        async with db.transaction():
+            mine = await db.prepare(f"insert into {table} values (?, 'y')")
+            await mine.execute([1])
+        await mine.execute([2])
+        await mine.close()
+        assert await ids(db, table) == [1, 2]
+
+
+async def test_a_stream_of_a_statement_is_where_its_transaction_is(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+
+        async def child(statement: Any) -> list[int]:
+            return [row[0] async for row in statement.iterate([0])]
+
+        async with db.transaction() as tx:
+            await tx.execute(f"insert into {table} values (1, 'y')")
+            statement = await tx.prepare(f"select id from {table} where id > ?")
+            assert await within(asyncio.create_task(child(statement))) == [1]
+
+
+# -- inner blocks --------------------------------------------------------------------------------
+
+
+async def blocked(tx: Any, count: int = 1) -> None:
+    """So many statements wait for the end of an inner block."""
+    await eventually(lambda: len(tx._lease.outsiders) == count)
+
+
+async def test_others_wait_for_the_end_of_an_inner_block(backend: Backend) -> None:
+    """What they write then is not undone with it."""
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+
+        async def joined(tx: Any) -> None:
+            async with tx.join():
+                await db.execute(insert, [4])
+
+        async with db.transaction() as tx:
+            prepared = await tx.prepare(insert)
+            with pytest.raises(KeyError):
+                async with db.transaction():
+                    await db.execute(insert, [1])
+                    tasks = [
+                        asyncio.create_task(work)
+                        for work in (tx.execute(insert, [2]), prepared.execute([3]), joined(tx))
+                    ]
+                    await blocked(tx, 3)
+                    await db.execute(insert, [5])
+                    await tx.execute(insert, [6])  # of the task that is in the inner block
+                    raise KeyError
+            for task in tasks:
+                await within(task)
+        assert await ids(db, table) == [2, 3, 4]
+        assert is_quiet(db)
+
+
+async def test_inner_blocks_of_several_tasks_come_one_after_the_other(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+        inside = 0
+
+        async def work(tx: Any, number: int) -> None:
+            nonlocal inside
+            async with tx.join():
+                with contextlib.suppress(KeyError):
+                    async with db.transaction():
+                        assert inside == 0
+                        inside += 1
+                        await db.execute(insert, [number])
+                        with contextlib.suppress(ZeroDivisionError):
+                            async with db.transaction():
+                                await db.execute(insert, [number + 1])
+                                assert number % 20
+                        await db.execute(insert, [number + 2])
+                        inside -= 1
+                        if number % 30 == 0:
+                            raise KeyError
+                await db.execute(insert, [number + 3])
+
+        async def outer(number: int) -> None:
+            await tx.execute(insert, [number])
+
+        async with db.transaction() as tx:
+            numbers = [10, 30, 50, 70, 90]
+            async with asyncio.timeout(WAIT), asyncio.TaskGroup() as group:
+                for number in numbers:
+                    group.create_task(work(tx, number))
+                    group.create_task(outer(number + 5))
+        expected = {number + 3 for number in numbers} | {number + 5 for number in numbers}
+        expected |= {number + more for number in (10, 50, 70) for more in (0, 1, 2)}
+        assert await ids(db, table) == sorted(expected)
+        assert is_quiet(db)
+
+
+async def test_the_owner_waits_for_an_inner_block_of_another_task(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def child(tx: Any) -> None:
+            async with tx.join():
+                with pytest.raises(KeyError):
+                    async with db.transaction():
+                        await db.execute(insert, [1])
+                        inside.set()
+                        await go_on.wait()
+                        await db.execute(insert, [2])
+                        raise KeyError
+                await db.execute(insert, [3])
+
+        async with db.transaction() as tx:
+            task = asyncio.create_task(child(tx))
+            await inside.wait()
+            asyncio.get_running_loop().call_soon(go_on.set)
+            await db.execute(insert, [4])
+            await within(task)
+        assert await ids(db, table) == [3, 4]
+
+
+async def test_tasks_that_share_the_inner_block_are_inside(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+
+        async def joins(inner: Any) -> None:
+            async with inner.join():
+                await db.execute(insert, [2])
+                async with db.transaction():
+                    await db.execute(insert, [3])
+
+        for error in (None, KeyError()):
+            async with db.transaction():
+                with contextlib.suppress(KeyError):
+                    async with db.transaction() as inner:
+                        async with asyncio.timeout(WAIT), asyncio.TaskGroup() as group:
+                            group.create_task(inner.execute(insert, [1]))
+                            group.create_task(joins(inner))
+                        await asyncio.wait_for(db.execute(insert, [4]), WAIT)
+                        if error is not None:
+                            raise error
+                assert await ids(db, table) == ([1, 2, 3, 4] if error is None else [])
+                await db.rollback()
+        assert is_quiet(db)
+
+
+async def test_the_end_of_the_outer_block_waits_for_inner_blocks(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+        inside = asyncio.Event()
+
+        async def child(tx: Any, go_on: asyncio.Event) -> None:
+            async with tx.join(), db.transaction():
+                await db.execute(insert, [1])
+                inside.set()
+                await go_on.wait()
+                await db.execute(insert, [2])
+
+        go_on = asyncio.Event()
+        async with db.transaction() as tx:
+            task = asyncio.create_task(child(tx, go_on))
+            await inside.wait()
+            asyncio.get_running_loop().call_later(0.01, go_on.set)
+        assert await within(task) is None
+        assert await ids(db, table) == [1, 2]
+        # Left by an exception it does not wait: everything is undone.
+        inside.clear()
+        await db.execute(f"delete from {table}")
+        with pytest.raises(KeyError):
+            async with db.transaction() as tx:
+                go_on = asyncio.Event()
+                task = asyncio.create_task(child(tx, go_on))
+                await inside.wait()
+                raise KeyError
+        go_on.set()
+        assert isinstance(await within(task), TransactionClosedError)
+        assert await ids(db, table) == []
+        assert is_quiet(db)
+
+
+async def test_an_inner_block_that_another_task_rolls_back(backend: Backend) -> None:
+    """Nobody may think that it was committed."""
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        inside = asyncio.Event()
+
+        async def child(tx: Any) -> None:
+            async with tx.join(), db.transaction():
+                await db.execute(f"insert into {table} values (1, 'y')")
+                inside.set()
+                await eventually(lambda: not tx.is_open)
+
+        async with db.transaction() as tx:
+            task = asyncio.create_task(child(tx))
+            await inside.wait()
+            await db.rollback()
+        assert isinstance(await within(task), TransactionClosedError)
+
+        async def rolls_back(tx: Any) -> None:
+            async with tx.join():
+                await db.rollback()
+
+        with pytest.raises(TransactionClosedError):
+            async with db.transaction() as tx:
+                await tx.execute(f"insert into {table} values (2, 'y')")
+                await asyncio.create_task(rolls_back(tx))
+        assert await ids(db, table) == []
+        assert is_quiet(db)
+
+
+async def test_a_task_that_ends_in_an_inner_block_loses_the_transaction(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+        kept, go_on = [], asyncio.Event()
+
+        async def child(tx: Any) -> None:
+            async with tx.join():
+                kept.append(db.transaction())
+                await kept[0].__aenter__()
+                await db.execute(insert, [1])
+                await go_on.wait()
+
+        with pytest.raises(cenote.TransactionLostError, match="'careless' ended in a savepoint"):
+            async with db.transaction() as tx:
+                await tx.execute(insert, [2])
+                task = asyncio.create_task(child(tx), name="careless")
+                await eventually(lambda: kept and kept[0].is_open)
+                waiting = asyncio.create_task(tx.execute(insert, [3]))
+                await blocked(tx)
+                go_on.set()
+                await task
+                assert isinstance(await within(waiting), cenote.TransactionLostError)
+                with pytest.raises(cenote.TransactionLostError):
+                    await db.execute(insert, [4])
+        assert await ids(db, table) == []
+        assert is_quiet(db)
+
+
+async def directly(task: "asyncio.Task[Any]") -> Any:
+    return await task
+
+
+async def by_gather(task: "asyncio.Task[Any]") -> Any:
+    return (await asyncio.gather(task))[0]
+
+
+async def by_wait(task: "asyncio.Task[Any]") -> Any:
+    await asyncio.wait([task])
+    return task.result()
+
+
+async def by_wait_for(task: "asyncio.Task[Any]") -> Any:
+    return await asyncio.wait_for(task, WAIT)
+
+
+async def by_shield(task: "asyncio.Task[Any]") -> Any:
+    return await asyncio.shield(task)
+
+
+async def by_another_task(task: "asyncio.Task[Any]") -> Any:
+    return await asyncio.create_task(directly(task))
+
+
+WAYS = [directly, by_gather, by_wait, by_wait_for, by_shield, by_another_task]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "later"])
+async def test_an_inner_block_that_awaits_one_that_waits_for_its_end(
+    backend: Backend, way: Callable[[Any], Any], late: bool
+) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        async with db.transaction() as tx:
+            asyncio.current_task().set_name("the inner one")  # type: ignore[union-attr]
+            async with db.transaction():
+                await db.execute(f"insert into {table} values (1, 'y')")
+                task = asyncio.create_task(tx.fetch_val("select 1"), name="the other one")
+                if late:
+                    await blocked(tx)
+                error = await within(way(task))
+                assert type(error) is cenote.PoolDeadlockError
+                assert "'the other one' would wait" in str(error)
+                assert "task 'the inner one'" in str(error)
+            assert await tx.fetch_val("select 1") == 1
+        assert await ids(db, table) == [1]
+
+
+async def until_it_is_blocked(tx: Any, task: "asyncio.Task[Any]") -> None:
+    other = asyncio.create_task(blocked(tx))
+    await asyncio.wait([task, other], return_when=asyncio.FIRST_COMPLETED)
+
+
+async def until_a_timeout(tx: Any, task: "asyncio.Task[Any]") -> None:
+    await asyncio.wait([task], timeout=0.02)
+
+
+async def until_a_timeout_of_wait_for(tx: Any, task: "asyncio.Task[Any]") -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(task), 0.02)
+
+
+async def until_a_timeout_of_another_task(tx: Any, task: "asyncio.Task[Any]") -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.create_task(by_shield(task)), 0.02)
+
+
+async def with_a_callback(tx: Any, task: "asyncio.Task[Any]") -> None:
+    owner: Any = asyncio.current_task()
+    task.add_done_callback(lambda _: owner.get_name())
+    task.add_done_callback(functools.partial(print, owner, file=io.StringIO()))
+    await blocked(tx)
+
+
+async def with_a_method_for_callback(tx: Any, task: "asyncio.Task[Any]") -> None:
+    task.add_done_callback(asyncio.current_task().remove_done_callback)  # type: ignore[union-attr]
+    await blocked(tx)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [until_it_is_blocked, until_a_timeout, until_a_timeout_of_wait_for,
+     until_a_timeout_of_another_task, with_a_callback, with_a_method_for_callback],
+)  # fmt: skip
+async def test_an_inner_block_that_goes_on_without_those_that_wait_for_its_end(
+    backend: Backend, way: Callable[[Any, Any], Any]
+) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        async with db.transaction() as tx:
+            async with db.transaction():
+                task = asyncio.create_task(tx.execute(f"insert into {table} values (1, 'y')"))
+                await way(tx, task)
+            assert await within(task) == 1
+        assert await ids(db, table) == [1]
+
+
+async def test_a_task_group_in_an_inner_block(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, db.transaction() as tx:
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.timeout(WAIT), db.transaction(), asyncio.TaskGroup() as group:
+                group.create_task(tx.fetch_val("select 1"))
+        assert [type(each) for each in caught.value.exceptions] == [cenote.PoolDeadlockError]
+        assert await tx.fetch_val("select 1") == 1
+
+
+async def test_cancelled_while_it_waits_for_the_end_of_an_inner_block(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+        async with db.transaction() as tx:
+            async with db.transaction():
+                tasks = [asyncio.create_task(tx.execute(insert, [i])) for i in range(3)]
+                await blocked(tx, 3)
+                tasks[1].cancel()
+                assert isinstance(await within(tasks[1]), asyncio.CancelledError)
+                await blocked(tx, 2)
+                await db.execute(insert, [7])
+            for task in (tasks[0], tasks[2]):
+                assert await within(task) == 1
+        assert await ids(db, table) == [0, 2, 7]
+        assert is_quiet(db)
+
+
+async def test_an_end_that_is_cancelled_while_it_waits_for_an_inner_block(
+    backend: Backend,
+) -> None:
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def child(tx: Any) -> None:
+            async with tx.join(), db.transaction():
+                await db.execute(f"insert into {table} values (1, 'y')")
+                inside.set()
+                await go_on.wait()
+
+        async def own() -> None:
+            async with db.transaction() as tx:
+                task.append(asyncio.create_task(child(tx)))
+                await inside.wait()
+                owner.append(tx)
+
+        task: list[Any] = []
+        owner: list[Any] = []
+        owning = asyncio.create_task(own())
+        await eventually(lambda: owner and owner[0]._lease.outsiders)
+        owning.cancel()
+        assert isinstance(await within(owning), asyncio.CancelledError)
+        go_on.set()
+        assert isinstance(await within(task[0]), TransactionClosedError)
+        assert await ids(db, table) == []
+        await eventually(lambda: is_quiet(db))
+
+
+async def test_cancelled_at_every_moment_of_a_shared_transaction(backend: Backend) -> None:
+    """After so many turns of the loop, for every number of them: whatever was told stays, and
+    nothing else does; and nobody waits for ever."""
+    async with backend.database(max_size=2) as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+
+        async def inner(tx: Any, number: int) -> None:
+            async with tx.join(), db.transaction():
+                await db.execute(insert, [number])
+                await db.execute(insert, [number + 1])
+
+        async def read(tx: Any) -> None:
+            async for _ in tx.iterate(f"select id from {table}"):
+                pass
+
+        async def outer() -> None:
+            async with db.transaction() as tx:
+                tasks = [asyncio.create_task(inner(tx, n)) for n in (10, 20)]
+                tasks += [asyncio.create_task(tx.execute(insert, [30]))]
+                if backend.interleaves:
+                    tasks += [asyncio.create_task(read(tx))]
+                await asyncio.gather(*tasks)
+            committed.append(True)
+
+        async def stopped_after(turns: int) -> bool:
+            task = asyncio.create_task(outer())
+            for _ in range(turns):
+                await asyncio.sleep(0.0002)
+                if task.done():
+                    break
+            finished = task.done()
+            task.cancel()
+            await within(task)
+            return finished
+
+        turns, finished = 0, False
+        while not finished:
+            committed: list[bool] = []
+            finished = await stopped_after(turns)
+            found = await ids(db, table)
+            assert found in ([], [10, 11, 20, 21, 30]), turns
+            assert not committed or found, turns
+            await db.execute(f"delete from {table}")
+            await eventually(lambda: is_quiet(db))
+            turns += 1
+        assert len(asyncio.all_tasks()) < 10
