@@ -66,11 +66,8 @@ def last_lines(output):
 
 native = Extension(
     "cenote._core.native",
-    ["src/cenote/_core/native.c"],
-    depends=[
-        f"src/cenote/_core/native_{part}.h"
-        for part in ("parts", "core", "clock", "step", "wait", "front", "capi")
-    ],
+    ["src/cenote/_native/unity.c"],
+    depends=[str(path) for path in sorted(Path("src/cenote").glob("[_i]n*/*.[ch]"))],
     extra_compile_args=[] if sys.platform == "win32" else ["-std=c11", "-O3", "-Wall", "-Wextra"],
 )
 

@@ -21,15 +21,15 @@ import cenote
 from . import uncontended
 from .measure import Case, Table
 
-SOURCE = Path(cenote.__file__).with_name("_core")
+SOURCE = Path(cenote.__file__).with_name("_native")
 FEW, MANY = 2_000, 12_000  # cycles
 LOOP = "an empty loop"
 BLOCK, TRY = "block", "try"
 TITLES = {BLOCK: "async with acquire()", TRY: "try_acquire(), release()"}
 
 PARTS = {  # what a part is about -> the functions that it is made of, as a pattern
-    "clock, without the kernel's part": "front_now",
-    "running task, twice": "front_task|front_check_loop|look_up_task",
+    "clock, without the kernel's part": "fastpath_now",
+    "running task, twice": "fastpath_task|fastpath_check_loop|look_up_task",
     "caller's code and instruction": "claim_note_caller",
     "acquire object: made, tracked, freed": "acquire_new|claim_start|Claim_(dealloc|clear)",
     "table of leases": "table_.*",
@@ -45,7 +45,7 @@ Counts = Counter[str]
 def parts() -> dict[tuple[str, int], str]:
     """(file, line) -> part, for every line of the native core."""
     found = {}
-    for path in SOURCE.glob("native*.[ch]"):
+    for path in SOURCE.glob("*.[ch]"):
         name = ""
         for number, text in enumerate(path.read_text().splitlines(), 1):
             if match := re.match(r"(\w+)\(", text):
@@ -59,7 +59,7 @@ def part_of(function: str) -> str:
 
 
 def functions() -> set[str]:
-    text = "".join(path.read_text() for path in SOURCE.glob("native*.[ch]"))
+    text = "".join(path.read_text() for path in SOURCE.glob("*.[ch]"))
     return set(re.findall(r"^(\w+)\(", text, re.MULTILINE))
 
 

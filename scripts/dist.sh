@@ -60,7 +60,7 @@ list() { "$python" -m zipfile --list "$1" | awk 'NR > 1 { print $1 }'; }
 list "$binary" | grep -qE '^cenote/_core/native\..*(so|pyd)$' || die "the binary wheel has no native core"
 ! list "$pure" | grep -E '\.(so|pyd)$' || die "the pure wheel has a compiled file"
 for wheel in "$binary" "$pure"; do
-    list "$wheel" | grep -qx 'cenote/_core/include/cenote.h' || die "$wheel has no cenote.h"
+    list "$wheel" | grep -qx 'cenote/include/cenote.h' || die "$wheel has no cenote.h"
     list "$wheel" | grep -qx 'cenote/py.typed' || die "$wheel has no py.typed"
     ! list "$wheel" | grep -E '\.(c|py[co])$|__pycache__|build_failure|^tests/' || die "$wheel has what it should not"
 done

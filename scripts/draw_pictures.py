@@ -19,8 +19,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "src")]
 import draw_states  # noqa: E402
 from drawing import LINE, Flow, Kind, Sequence, box, document, path, width_of, words  # noqa: E402
 
-from cenote._core import parts as core_parts  # noqa: E402
-from cenote._core import pure  # noqa: E402
+from cenote._core import machine, records  # noqa: E402
 from cenote.states import TRANSITIONS  # noqa: E402
 
 FOLDER = ROOT / "docs" / "images" / "architecture"
@@ -36,6 +35,7 @@ class Rooms:
     about: tuple[tuple[str, Kind], ...] = (
         ("words, checks, the law of the states", "plain"),
         ("decides: synchronous, calls nobody; in C and in Python", "core"),
+        ("acts without suspending: acquire and release; in C and in Python", "core"),
         ("asyncio: does what was decided", "act"),
         ("the database layer: which task has which connection, and why", "wait"),
         ("one module for each database driver", "hook"),
@@ -93,12 +93,12 @@ class Structures:
     title = "The data structures of the core"
 
     records: tuple[tuple[str, type, Kind, tuple[str, ...]], ...] = (
-        ("`Core`: one pool", pure.Core, "core", ()),
-        ("`Slot`: one place in the pool", core_parts.Slot, "good", ()),
-        ("`Claim`: one acquire", core_parts.Claim, "wait", ()),
+        ("`Core`: one pool", machine.Core, "core", ()),
+        ("`Slot`: one place in the pool", records.Slot, "good", ()),
+        ("`Claim`: one acquire", records.Claim, "wait", ()),
     )
     texts = (title, "`Core.idle`", "`Core.leased`", "`Core.first`", "`Core.last`",
-             "`Core.granted`", "`Slot.twin`", "`Claim.next`")  # fmt: skip
+             "`Core.granted`", "`Slot.same_resource`", "`Claim.next`")  # fmt: skip
 
     def fields(self, kind: type) -> list[tuple[str, str]]:
         source = inspect.getsource(kind)
@@ -245,7 +245,14 @@ def release() -> Flow:
     f.node("start", 0, 0, "`Pool.release`, or the block ends", "act", "pill")
     f.node("out", 0, 1, "is this very resource out?\n`Core.find`", "core", "ask")
     f.node("e_out", 1, 1, "`NotAcquiredError`, nothing changes", "bad")
-    f.node("cut", 0, 2, "was the block left by a cancellation?\n`poisons`", "act", "ask")
+    f.node(
+        "cut",
+        0,
+        2,
+        "was the block left by a cancellation?\n`may_have_interrupted_use`",
+        "act",
+        "ask",
+    )
     f.node("back", 0, 3, "in the pool's own hands\n`Core.reclaim`", "core")
     f.node("hook", 0, 4, "`before_release`\naccepts it?", "hook", "ask")
     f.node("fail", 1, 4, "`report_failure`", "act")
@@ -546,7 +553,7 @@ def connection() -> Flow:
         "bad",
     )
     f.node("pinned", 1, 3, "does something pin it?\n`Lease.pin_reason`", "wait", "ask")
-    f.node("lease", 2, 3, "kept by the task: `Lease`\ntransaction, open statement or stream,\n"
+    f.node("holder", 2, 3, "kept by the task: `Lease`\ntransaction, open statement or stream,\n"
            "touched session state, a block", "wait")  # fmt: skip
     f.node("dirty", 0, 3, "anything left on it?\n`Branch._before_release`", "act", "ask")
     f.node("clean", 0, 4, "rolled back, reset, greeted again\n`Branch._clean`", "act")
@@ -561,9 +568,9 @@ def connection() -> Flow:
     f.edge("broken", "gone")
     f.edge("statement", "broken", "lost or cut off", sides="ES", segment=0)
     f.edge("statement", "pinned", "done")
-    f.edge("pinned", "lease", "yes")
+    f.edge("pinned", "holder", "yes")
     f.edge(
-        "lease",
+        "holder",
         "statement",
         "the next statement\nof this task",
         sides="NE",
@@ -572,7 +579,7 @@ def connection() -> Flow:
     )
     f.edge("pinned", "dirty", "no")
     f.edge(
-        "lease",
+        "holder",
         "dirty",
         "the end of the block or of the task",
         sides="SS",

@@ -43,7 +43,7 @@ suffix=$("$run" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX
 
 compile() { # SOURCE DIR: the core that is there, beside its sources
     "$cc" "${flags[@]}" -I"$("$run" -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
-        -I"$1/cenote/_core/include" -shared -o "$1/cenote/_core/native$suffix" "$1/cenote/_core/native.c"
+        -I"$1/cenote/include" -shared -o "$1/cenote/_core/native$suffix" "$1/cenote/_native/unity.c"
 }
 say "compiling with ${flags[*]}"
 compile src
@@ -69,7 +69,7 @@ if [[ $parts != tests ]]; then # a core that forgets to free its ring
     mkdir "$scratch/leaky"
     cp -r src/cenote "$scratch/leaky/"
     sed -i '/PyMem_Free(core->ring);$/{N;/tp_free(core)/s/^[^\n]*\n//}' \
-        "$scratch/leaky/cenote/_core/native_core.h"
+        "$scratch/leaky/cenote/_native/core_type.c"
     compile "$scratch/leaky"
     if [[ $(PYTHONPATH=$scratch/leaky hunted tests.exhibits.soak --cycles 500 2>&1 || true) != *LEAKED*ring_reserve* ]]; then
         say "the leak hunting does not work: it let a leak pass that was planted"

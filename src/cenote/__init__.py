@@ -4,8 +4,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ._core import Acquire
 from ._core import kind as core
+from ._fast import Acquire
 from .breaker import CircuitBreakerStrategy, ConsecutiveFailures, FailureRate
 from .errors import (
     AcquireTimeoutError,
@@ -35,7 +35,7 @@ __version__ = "0.1.0"
 
 def get_include() -> str:
     """The directory of `cenote.h`, for extensions that use the C API."""
-    return os.path.join(os.path.dirname(__file__), "_core", "include")
+    return os.path.join(os.path.dirname(__file__), "include")
 
 
 def sqlstate(error: BaseException) -> str | None:

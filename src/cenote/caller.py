@@ -32,7 +32,7 @@ def depth(frame: FrameType) -> int:
     return level
 
 
-def poisons(error: BaseException) -> bool:
+def may_have_interrupted_use(error: BaseException) -> bool:
     """Whether a block left by this error may have left half a conversation on its resource.
 
     So it is with anything that is no Exception (a cancellation first of all), with a cancellation

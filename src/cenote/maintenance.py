@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from . import errors
-from ._core import Slot, due, next_due
+from ._core import Slot, expired, next_expiry
 from .hooks import is_awaitable
 from .observe import line_of, task_name
 from .states import SlotState
@@ -172,11 +172,11 @@ class Maintenance:
         self._due = None
         self._tell(inf)
         core = pool._core
-        for slot, reason in due(core, now):
+        for slot, reason in expired(core, now):
             if slot.state is SlotState.IDLE:
                 core.take_this(slot)
                 pool._destroy(slot, reason)
-        when = next_due(core)
+        when = next_expiry(core)
         if self.hold_warning is not None:
             when = min(when, self._warn_of_long_holds(pool, now))
         self.expect(when)
@@ -185,7 +185,7 @@ class Maintenance:
         """Say once for each lease what was held too long; when the next one will be."""
         assert self.hold_warning is not None
         upcoming = inf
-        for lease in sorted(pool._core.leases(), key=lambda lease: lease.number):
+        for lease in sorted(pool._core.holders(), key=lambda lease: lease.lease_seq):
             if lease.warned or lease.slot is None:
                 continue
             when = lease.since + self.hold_warning

@@ -197,14 +197,14 @@ def holdings(core: Any, now: float) -> list[tuple[Any, Holder[Any]]]:
     """The same, each with its claim."""
     # The longest first; of two since the same moment, the one that was handed out first.
     held = [
-        (lease.since, lease.number, lease, lease.slot)
-        for lease in core.leases()
+        (lease.since, lease.lease_seq, lease, lease.slot)
+        for lease in core.holders()
         if lease.slot is not None  # else it was returned while another thread was reading
     ]
-    for claim in core.handed():
+    for claim in core.granted():
         slot = claim.slot
         if slot is None:  # before_acquire looks at it, or it is over: this may be another thread
-            slot = getattr(claim.waiting, "inspected", None)
+            slot = getattr(claim.waiter, "inspected", None)
         if slot is not None and slot.state is SlotState.RESERVED:
             held.append((max(claim.began, slot.idle_since), inf, claim, slot))
     return [
@@ -362,7 +362,7 @@ def look(pool: Pool[Any], *, slots: bool = True, waiters: int = 0) -> View:
 def _slots_of(pool: Pool[Any]) -> list[SlotView]:
     core = pool._core
     found = [SlotView(id(slot), "idle", slot.idle_since, slot.uses) for slot in core.idle_slots()]
-    for lease in core.leases():
+    for lease in core.holders():
         slot = lease.slot
         if slot is not None:
             found.append(

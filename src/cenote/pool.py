@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 from . import errors, options
-from ._core import Claim, Slot, adopt, next_due
+from ._core import Claim, Slot, next_expiry
+from ._fast import adopt
 from .breaker import CircuitBreakerStrategy, check_strategy
 from .caller import caller
 from .hooks import Factory, Hook, drop, is_async, is_awaitable
@@ -189,7 +190,7 @@ class Pool(Lifecycle[T]):
         core = self._core
         if is_async(self._before_acquire):
             raise errors.async_hook(self._name)
-        before, now = core.idle_orders, self._time()
+        before, now = core.idle_seqs, self._time()
         while (slot := core.take(before)) is not None:
             if slot.expires_at <= now:
                 raise_fatal(self._destroy(slot, "max_lifetime"))
@@ -223,7 +224,7 @@ class Pool(Lifecycle[T]):
         self._check_loop()
         slot = self._leased(resource, "discard")
         if self._core.busy:
-            return self._defer(partial(self._discard_later, slot, slot.lease, error))
+            return self._defer(partial(self._discard_later, slot, slot.holder, error))
         return self._completed(self._step(self._discard, slot, error))
 
     def _discard(self, slot: Slot, error: BaseException | None) -> Operation:
@@ -235,7 +236,7 @@ class Pool(Lifecycle[T]):
     def _discard_later(
         self, slot: Slot, claim: Claim | None, error: BaseException | None
     ) -> Operation:
-        if claim is None or slot.lease is not claim:  # somebody else was faster
+        if claim is None or slot.holder is not claim:  # somebody else was faster
             raise errors.not_acquired(self._name, slot.resource, "discard")
         return self._step(self._discard, slot, error)
 
@@ -266,7 +267,7 @@ class Pool(Lifecycle[T]):
         core = self._core
         core.min_size, core.max_size = least, most
         operation = self._destroy_idle_quietly("resized", core.idle_slots()[: core.surplus()])
-        self._maintenance.expect(next_due(core))
+        self._maintenance.expect(next_expiry(core))
         self._changed()
         self._advance()
         return operation

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 from . import errors
 from ._core import Claim, Slot
 from .bound import Bound
-from .caller import poisons
+from .caller import may_have_interrupted_use
 from .hooks import drop, is_awaitable
 from .log import log
 from .observe import task_name
@@ -60,7 +60,7 @@ class Runtime(Bound[T]):
     def _advance_once(self) -> None:
         core = self._core
         while (claim := core.grant()) is not None:
-            claim.waiting.wake()
+            claim.waiter.wake()
         while core.demand():
             slot = core.permit_for_pool()
             if slot is None:
@@ -105,14 +105,14 @@ class Runtime(Bound[T]):
 
     def _fail(self, claim: Claim, error: BaseException) -> None:
         """The claim ends with this error; what it was handed goes to the next."""
-        claim.waiting.wake()  # first: if this is broken off, it is woken for nothing, and waits on
+        claim.waiter.wake()  # first: if this is broken off, it is woken for nothing, and waits on
         self._core.fail(claim, error)
         self._pass_on(claim)
 
     def _pass_on(self, claim: Claim) -> None:
         """Whatever this claim was handed goes to the next waiter, or back to idle."""
         slot, claim.slot = claim.slot, None
-        waiting = claim.waiting  # None: it was broken off
+        waiting = claim.waiter  # None: it was broken off
         if waiting is not None and waiting.inspection is not None:
             waiting.inspection.cut(asyncio.CancelledError())
         elif slot is not None:
@@ -137,7 +137,7 @@ class Runtime(Bound[T]):
             timeout,
             (core.active, core.idle_count, core.waiting),
             *self._snapshot().but(claim),
-            circle=bool(core.circle(claim, True)),
+            circle=bool(core.deadlock(claim, True)),
         )
         if self._factory_failures != claim.failures:
             error.__cause__ = self._factory_error
@@ -147,8 +147,8 @@ class Runtime(Bound[T]):
             self._emit("timeout", task=claim.task, duration=waited, error=error)
         return error
 
-    def _check_circle(self, claim: Claim) -> None:
-        leases = sorted(self._core.circle(claim, False), key=lambda lease: lease.number)
+    def _check_deadlock(self, claim: Claim) -> None:
+        leases = sorted(self._core.deadlock(claim, False), key=lambda lease: lease.lease_seq)
         if leases:
             names = dict.fromkeys(task_name(lease.task) for lease in leases)
             raise errors.deadlock(self._name, list(names), len(leases))
@@ -262,7 +262,7 @@ class Runtime(Bound[T]):
             failures.append(error)
         oldest = self._core.first if to_waiter else None
         if oldest is not None:
-            oldest.waiting.wake()
+            oldest.waiter.wake()
             self._core.fail(oldest, error)
         if failed:
             self._factory_error, self._factory_failed_at = error, self._time()
@@ -349,7 +349,7 @@ class Runtime(Bound[T]):
     def _leased(self, resource: T, verb: str) -> Slot:
         """The slot with this very resource that is out; of twins, the caller's own first."""
         core = self._core
-        task = current_task() if core.has_twins(resource) else None
+        task = current_task() if core.is_shared(resource) else None
         slot = core.find(resource, task)
         if slot is None:
             raise errors.not_acquired(self._name, resource, verb)
@@ -435,7 +435,7 @@ class Runtime(Bound[T]):
         slot = claim.slot
         if claim.state is not ClaimState.HOLDING or slot is None:
             return DONE  # it took until now to get here
-        if not poisons(error):
+        if not may_have_interrupted_use(error):
             return self._give_back(slot)  # type: ignore[no-any-return]
         self._reclaim(slot)
         if not self._settings.reuse_after_cancel:

@@ -26,7 +26,8 @@ from logging import ERROR
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from . import errors
-from ._core import Claim, Front, Slot
+from ._core import Claim, Slot
+from ._fast import FastPath
 from .log import raise_later
 from .states import ClaimState
 from .tidying import tidy
@@ -40,7 +41,7 @@ ANYWHERE = RecursionError, MemoryError  # what may be raised at any point of a s
 PENDING = ClaimState.WAITING, ClaimState.GRANTED
 
 
-class Stepping(Front[T], Generic[T]):
+class Stepping(FastPath[T], Generic[T]):
     """The ground rule of a pool: what it does, it does in steps."""
 
     __slots__ = ("_tidying",)
@@ -100,8 +101,8 @@ class Stepping(Front[T], Generic[T]):
             self._core.reclaim(claim.slot, claim.since)
             self._broken_off()
         elif claim.state in PENDING and not isinstance(error, GeneratorExit):
-            if claim.waiting is not None:
-                claim.waiting.over = True
+            if claim.waiter is not None:
+                claim.waiter.over = True
             self._doubtful = True
             self._broken_off()
 
@@ -137,10 +138,10 @@ class Stepping(Front[T], Generic[T]):
             operation.end()
 
     def _defer_return(self, slot: Slot, clean: bool) -> Operation:
-        return self._defer(partial(self._return_later, slot, slot.lease, clean))
+        return self._defer(partial(self._return_later, slot, slot.holder, clean))
 
     def _return_later(self, slot: Slot, claim: Claim | None, clean: bool) -> Any:
-        if claim is None or slot.lease is not claim:  # somebody else was faster
+        if claim is None or slot.holder is not claim:  # somebody else was faster
             raise errors.not_acquired(self._name, slot.resource, "release")
         # This very slot, not its resource: of twins that may be another task's.
         return self._step(self._give_back_clean if clean else self._give_back, slot)

@@ -35,17 +35,17 @@ def _tidy(pool: Any) -> None:
             work.bury()
             pool._works.discard(work)
     for claim in core.pending():
-        if claim.waiting is None or claim.waiting.over or claim.over:
+        if claim.waiter is None or claim.waiter.over or claim.over:
             pool._give_up(claim)
         elif claim.state is ClaimState.GRANTED and _has_nothing(claim):
-            claim.waiting.look_further()
+            claim.waiter.look_further()
     _time_out(pool)
-    owned = {claim.slot for claim in core.handed()} | {work.slot for work in pool._works}
+    owned = {claim.slot for claim in core.granted()} | {work.slot for work in pool._works}
     for slot in core.in_hand():
         if slot not in owned:
             _free(pool, slot)
-    for claim in core.handed():  # in case that it was granted something, and not woken
-        claim.waiting.wake()
+    for claim in core.granted():  # in case that it was granted something, and not woken
+        claim.waiter.wake()
     if core.circuit is CircuitState.INACTIVE:
         pool._refuse_all()
     if core.phase is Phase.CLOSED and pool._closing is not None and not pool._shut_over:
@@ -58,7 +58,7 @@ def _tidy(pool: Any) -> None:
 
 def _has_nothing(claim: Claim) -> bool:
     """Of one that was granted something: its hook has ended, and nobody has heard the answer."""
-    waiting = claim.waiting
+    waiting = claim.waiter
     if claim.slot is not None or waiting is claim:  # the native core keeps it until it holds it
         return False
     return waiting.inspection is None or waiting.inspection.finished
@@ -70,7 +70,7 @@ def _time_out(pool: Any) -> None:
     for claim in pool._core.pending():
         if claim.deadline is not None and claim.deadline <= now:
             waits = claim.state is ClaimState.WAITING
-            if waits or (claim.waiting is not None and claim.waiting.inspection is not None):
+            if waits or (claim.waiter is not None and claim.waiter.inspection is not None):
                 pool._time_out(claim)
 
 

@@ -38,7 +38,7 @@ class Waiting:
     def __init__(self, pool: Runtime[Any], claim: Claim) -> None:
         self._pool = pool
         self.claim = claim
-        if claim.turn == 0:  # else the native core knows, where the wait began
+        if claim.queue_seq == 0:  # else the native core knows, where the wait began
             claim.failures = pool._factory_failures
         self.over = False  # it has ended by an exception
         self._accepted = False  # by an async before_acquire, in the turn before
@@ -46,7 +46,7 @@ class Waiting:
         self.inspected: Slot | None = None  # at which that looks
         self._future: asyncio.Future[None] | None = None  # while it is suspended
         self._timer: list[Any] | None = None  # its deadline, from the first suspension
-        claim.waiting = self
+        claim.waiter = self
         timeout = claim.timeout
         if timeout is not None and timeout > 0:
             claim.deadline = claim.began + min(timeout, LONGEST)
@@ -76,7 +76,7 @@ class Waiting:
         except BaseException:
             self.over = True  # first: what follows may be broken off, too
             pool._step(self._give_up)
-            self.claim.waiting = None  # no cycle
+            self.claim.waiter = None  # no cycle
             raise
 
     def _serve(self, slot: Slot | None, verdict: Any) -> Any:
@@ -118,7 +118,7 @@ class Waiting:
         now = pool._time()
         resource = slot.resource  # a subscriber may discard it
         pool._core.hold(claim, slot, now, now - claim.began)
-        claim.waiting = None  # no cycle
+        claim.waiter = None  # no cycle
         if pool._subscribers or pool._hold_warning is not None:
             pool._held(claim, slot)
         return resource
@@ -130,7 +130,7 @@ class Waiting:
             raise errors.closed(pool._name)
         if core.circuit is CircuitState.INACTIVE:
             raise pool._unavailable()
-        slot = core.take(self.claim.before)
+        slot = core.take(self.claim.seen_idle)
         if slot is None and core.sync_factory:
             slot = core.permit()
         if slot is not None:
@@ -141,7 +141,7 @@ class Waiting:
         if limit is not None and core.waiting >= limit:
             raise errors.overloaded(pool._name, core.waiting, limit)
         if self.claim.deadline is None:
-            pool._check_circle(self.claim)
+            pool._check_deadlock(self.claim)
         core.wait(self.claim)
         if pool._subscribers:
             pool._emit("waiting", task=self.claim.task)
@@ -183,7 +183,7 @@ class Waiting:
         the next in line.
         """
         claim, core = self.claim, self._pool._core
-        waits = claim.state is ClaimState.GRANTED and claim.turn != 0
+        waits = claim.state is ClaimState.GRANTED and claim.queue_seq != 0
         if waits:
             core.wait(claim)
         elif claim.state is ClaimState.GRANTED:
@@ -276,7 +276,7 @@ class Waiting:
         self._pool._interrupted(self.claim, isinstance(error, GeneratorExit))
         self.over = self.claim.state not in (ASKING, WAITING, GRANTED)
         if self.over:
-            self.claim.waiting = None  # no cycle
+            self.claim.waiter = None  # no cycle
 
     def _expire(self) -> None:
         self._timer = None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cenote
-from cenote import _core
+from cenote import _core, _fast
 
 HAS_COMPILER = any(
     shutil.which(name) for name in ((sysconfig.get_config_var("CC") or "cc").split()[0], "cc")
@@ -84,8 +84,8 @@ def test_the_header_is_where_get_include_says():
 def test_the_types_are_those_of_the_native_module():
     from cenote._core import native
 
-    assert (_core.Core, _core.Acquire) == (native.Core, native.Acquire)
-    assert issubclass(cenote.Pool, native.Front)
+    assert (_core.Core, _fast.Acquire) == (native.Core, native.Acquire)
+    assert issubclass(cenote.Pool, native.FastPath)
 
 
 class Thing:
@@ -223,7 +223,7 @@ def is_slot(thing):
 
 MISUSE = """
 import cenote
-from cenote import _core
+from cenote import _core, _fast
 core = _core.Core(min_size=0, max_size=2, max_uses=None, max_idle=None, lifo=False,
                   recovering_limit=1, sync_factory=True)
 wrong = [None, 3, "x", object(), core, _core.Claim()]
@@ -239,7 +239,7 @@ for name in dir(core):
             method(*args)
         except (TypeError, ValueError, RuntimeError, AttributeError):
             pass
-for type_ in (_core.Claim, _core.Core, _core.Slot, _core.Acquire, _core.Front):
+for type_ in (_core.Claim, _core.Core, _core.Slot, _fast.Acquire, _fast.FastPath):
     try:
         type_(1, 2, 3)
     except TypeError:
@@ -257,7 +257,7 @@ def test_wrong_arguments_to_the_core_do_not_crash():
 # Each ends in an exception, or does nothing; none takes the process with it.
 STRANGE = """
 import asyncio, gc, cenote
-from cenote import _core
+from cenote import _core, _fast
 
 def new():
     return _core.Core(min_size=0, max_size=2, max_uses=None, max_idle=None, lifo=False,
@@ -301,7 +301,7 @@ async def main():
         for args in ((), (1,), (1, 2), (None, None, 3)):
             attempt(acquire.throw, *args)
             attempt(acquire.__aexit__, *args)
-    bare = _core.Front()
+    bare = _fast.FastPath()
     for act in (bare.acquire, bare.try_acquire, len, repr):
         attempt(act)
     attempt(bare.release, thing)
@@ -463,9 +463,9 @@ def test_the_class_of_a_pool_has_its_fast_methods_itself():
     for name in ("acquire", "try_acquire", "release"):
         assert vars(cenote.Pool)[name].__objclass__ is cenote.Pool
     with pytest.raises(TypeError):
-        _core.adopt(object)
+        _fast.adopt(object)
     with pytest.raises(TypeError):
-        _core.adopt(3)
+        _fast.adopt(3)
 
 
 RELOAD = """
@@ -481,7 +481,7 @@ def load():
 def use(module, cycle):
     core = module.Core(min_size=0, max_size=2, max_uses=None, max_idle=None, lifo=False,
                        recovering_limit=1, sync_factory=True)
-    class Front(module.Front):
+    class Front(module.FastPath):
         pass
     front = Front()
     front._core = core

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cenote import _core
-from cenote._core import Claim, Slot, due, next_due
+from cenote._core import Claim, Slot, expired, next_expiry
 from cenote.errors import IllegalTransition
 from cenote.states import TRANSITIONS, CircuitState, ClaimState, Phase, SlotState
 
@@ -109,7 +109,7 @@ def queue(core: Any) -> list[Claim]:
         claim = claim.previous
     assert forward == backward[::-1]
     assert len(forward) == core.waiting
-    turns = [claim.turn for claim in forward]
+    turns = [claim.queue_seq for claim in forward]
     assert turns == sorted(set(turns))
     assert all(claim.state is ClaimState.WAITING for claim in forward)
     return forward
@@ -188,7 +188,9 @@ def test_slot_table(make: Any, state: SlotState, event: str) -> None:
         slot = slot_in(core, state)
         assert slot.state is state
         target = TRANSITIONS["slot"].get((state, event))
-        watched = (core, slot, *others) if slot.lease is None else (core, slot, slot.lease, *others)
+        watched = (
+            (core, slot, *others) if slot.holder is None else (core, slot, slot.holder, *others)
+        )
         before = snapshot(*watched)
         if target is None:
             with pytest.raises(IllegalTransition) as caught:
@@ -211,7 +213,7 @@ def check_counts(core: Any, slots: list[Slot]) -> None:
     assert core.busy == 0
     assert core.opening == number(SlotState.OPENING)
     assert core.closing == number(SlotState.CLOSING)
-    assert core.out == len(core.leases()) == number(SlotState.LEASED)
+    assert core.out == len(core.holders()) == number(SlotState.LEASED)
     assert core.idle_count == number(SlotState.IDLE)
     assert core.active == number(SlotState.RESERVED, SlotState.LEASED)
     assert core.count == core.active + core.idle_count
@@ -282,7 +284,7 @@ def test_claim_table(make: Any, state: ClaimState, event: str) -> None:
         assert claim.state is target
         assert (claim in granted_in(core)) is (target is ClaimState.GRANTED)
         assert (claim in queue(core)) is (target is ClaimState.WAITING)
-        assert (claim in core.leases()) is (target is ClaimState.HOLDING)
+        assert (claim in core.holders()) is (target is ClaimState.HOLDING)
         assert other in queue(core)
         assert core.busy == 0
 
@@ -437,7 +439,7 @@ def test_put_starts_the_idle_time_anew(make: Any) -> None:
 def test_take_leaves_what_became_idle_after_that_order(make: Any) -> None:
     core = make()
     (old,) = idle(core)
-    order = core.idle_orders
+    order = core.idle_seqs
     idle(core)
     assert core.take(order) is old
     assert core.take(order) is None
@@ -646,7 +648,7 @@ def test_the_links_agree_with_a_plain_list(steps: list[tuple[str, int]]) -> None
             elif step == "again" and granted:
                 expected.append(granted.pop(index % len(granted)))
                 core.wait(expected[-1])
-                expected.sort(key=lambda claim: claim.turn)
+                expected.sort(key=lambda claim: claim.queue_seq)
             elif step == "leave" and expected:
                 core.leave(expected.pop(index % len(expected)))
             assert queue(core) == expected
@@ -734,9 +736,9 @@ def test_identical_resources_come_back_in_any_order(make: Any, order: list[int])
     for place in order:
         assert core.reclaim(slots[place]).task == (A, B, C)[place]
         left.remove(slots[place])
-        assert {lease.slot for lease in core.leases()} == set(left)
+        assert {lease.slot for lease in core.holders()} == set(left)
         assert core.find(resource, None) is (left[0] if left else None)
-    assert core.leases() == []
+    assert core.holders() == []
 
 
 def test_hold_counts_the_use_and_remembers_since_when(make: Any) -> None:
@@ -744,12 +746,12 @@ def test_hold_counts_the_use_and_remembers_since_when(make: Any) -> None:
     claim = Claim()
     slot = reserved(core)
     core.hold(claim, slot, NOW)
-    assert (slot.uses, slot.lease, claim.slot, claim.since) == (1, claim, slot, NOW)
+    assert (slot.uses, slot.holder, claim.slot, claim.since) == (1, claim, slot, NOW)
     assert core.reclaim(slot) is claim
-    assert (slot.lease, claim.slot) == (None, None)
+    assert (slot.holder, claim.slot) == (None, None)
 
 
-# -- demand, shortage, surplus, due ----------------------------------------------------------------
+# -- demand, shortage, surplus, expired ----------------------------------------------------------------
 
 
 def test_demand_is_for_the_waiters_that_nothing_is_on_its_way_to(make: Any) -> None:
@@ -832,22 +834,22 @@ def test_due_names_what_is_past_its_lifetime(make: Any) -> None:
     core.put(late, NOW)
     core.put(early, NOW)
     core.hold(Claim(), reserved(core, expires_at=NOW + 1), NOW)
-    assert next_due(core) == NOW + 5
-    assert due(core, NOW + 4.9) == []
-    assert due(core, NOW + 5) == [(early, "max_lifetime")]
-    assert due(core, NOW + 9) == [(late, "max_lifetime"), (early, "max_lifetime")]
+    assert next_expiry(core) == NOW + 5
+    assert expired(core, NOW + 4.9) == []
+    assert expired(core, NOW + 5) == [(early, "max_lifetime")]
+    assert expired(core, NOW + 9) == [(late, "max_lifetime"), (early, "max_lifetime")]
 
 
 @pytest.mark.parametrize("lifo", [False, True])
 def test_due_names_what_is_idle_too_long_and_above_min_size(make: Any, lifo: bool) -> None:
     core = make(min_size=1, max_idle=10.0, lifo=lifo)
     first, second, third = (idle(core, now=NOW + second)[0] for second in range(3))
-    assert next_due(core) == NOW + 10
-    assert due(core, NOW + 9.9) == []
-    assert due(core, NOW + 10) == [(first, "max_idle")]
-    assert due(core, NOW + 20) == [(first, "max_idle"), (second, "max_idle")]
+    assert next_expiry(core) == NOW + 10
+    assert expired(core, NOW + 9.9) == []
+    assert expired(core, NOW + 10) == [(first, "max_idle")]
+    assert expired(core, NOW + 20) == [(first, "max_idle"), (second, "max_idle")]
     core.min_size = 0
-    assert due(core, NOW + 20)[2:] == [(third, "max_idle")]
+    assert expired(core, NOW + 20)[2:] == [(third, "max_idle")]
 
 
 def test_what_is_past_its_lifetime_counts_before_what_is_idle_too_long(make: Any) -> None:
@@ -855,22 +857,22 @@ def test_what_is_past_its_lifetime_counts_before_what_is_idle_too_long(make: Any
     slot, expiring = reserved(core), reserved(core, expires_at=NOW + 10)
     core.put(slot, NOW)
     core.put(expiring, NOW + 1)
-    assert due(core, NOW + 10) == [(expiring, "max_lifetime")]
+    assert expired(core, NOW + 10) == [(expiring, "max_lifetime")]
 
 
 def test_busy_slots_and_creations_count_for_min_size(make: Any) -> None:
     core = make(min_size=2, max_idle=10.0)
     (slot,) = idle(core)
     leased(core)
-    assert (due(core, NOW + 10), next_due(core)) == ([], inf)
+    assert (expired(core, NOW + 10), next_expiry(core)) == ([], inf)
     core.permit_for_pool()
-    assert (due(core, NOW + 10), next_due(core)) == ([(slot, "max_idle")], NOW + 10)
+    assert (expired(core, NOW + 10), next_expiry(core)) == ([(slot, "max_idle")], NOW + 10)
 
 
 def test_nothing_is_due_without_limits(make: Any) -> None:
     core = make()
     idle(core, 3)
-    assert (due(core, NOW + 1e9), next_due(core)) == ([], inf)
+    assert (expired(core, NOW + 1e9), next_expiry(core)) == ([], inf)
 
 
 # -- recovery --------------------------------------------------------------------------------------
@@ -886,7 +888,7 @@ def test_active_admits_everybody_and_inactive_nobody(make: Any) -> None:
     assert all(admitted(core) for _ in range(5))
     core.set_circuit(CircuitState.INACTIVE)
     assert admitted(core) is None
-    assert core.probes == 0
+    assert core.probes_in_use == 0
 
 
 def test_recovering_admits_as_many_as_its_limit(make: Any) -> None:
@@ -930,7 +932,7 @@ def test_a_place_is_given_back_once(make: Any) -> None:
     claim = admitted(core)
     core.dismiss(claim)
     core.dismiss(claim)
-    assert core.probes == 0
+    assert core.probes_in_use == 0
 
 
 def test_a_place_is_of_one_recovery_only(make: Any) -> None:
@@ -942,7 +944,7 @@ def test_a_place_is_of_one_recovery_only(make: Any) -> None:
     assert admitted(core) is not None
     assert old is not None
     core.dismiss(old)
-    assert core.probes == 1
+    assert core.probes_in_use == 1
 
 
 def test_what_was_out_before_the_recovery_takes_no_place(make: Any) -> None:
@@ -951,7 +953,7 @@ def test_what_was_out_before_the_recovery_takes_no_place(make: Any) -> None:
     core.set_circuit(CircuitState.RECOVERING)
     core.reclaim(slot)
     core.put(slot, NOW)
-    assert core.probes == 0
+    assert core.probes_in_use == 0
     assert admitted(core) is not None
     assert admitted(core) is None
 
@@ -961,12 +963,12 @@ def test_waiters_from_before_are_served_within_the_limit(make: Any) -> None:
     claims = waiting(core, 3)
     idle(core, 5)
     core.set_circuit(CircuitState.RECOVERING)
-    assert core.unplaced == 3
+    assert core.waiters_without_probe == 3
     assert [core.grant(), core.grant(), core.grant()] == [*claims[:2], None]
-    assert (core.probes, core.unplaced) == (2, 1)
+    assert (core.probes_in_use, core.waiters_without_probe) == (2, 1)
     core.leave(claims[0])
     assert core.grant() is claims[2]
-    assert (core.probes, core.unplaced) == (2, 0)
+    assert (core.probes_in_use, core.waiters_without_probe) == (2, 0)
 
 
 def test_places_are_kept_for_waiters_from_before(make: Any) -> None:
@@ -996,10 +998,10 @@ def test_a_probe_that_waits_has_its_place_already(make: Any) -> None:
     core.set_circuit(CircuitState.RECOVERING)
     probe = admitted(core)
     core.wait(probe)
-    assert (core.probes, core.unplaced, core.demand()) == (1, 0, 1)
+    assert (core.probes_in_use, core.waiters_without_probe, core.demand()) == (1, 0, 1)
     idle(core)
     assert core.grant() is probe
-    assert core.probes == 1
+    assert core.probes_in_use == 1
 
 
 def test_a_waiter_from_before_that_waits_again_is_owed_the_first_place(make: Any) -> None:
@@ -1022,7 +1024,7 @@ def test_the_end_of_a_recovery_lets_everybody_pass(make: Any) -> None:
     core.set_circuit(CircuitState.RECOVERING)
     assert [core.grant(), core.grant()] == [claims[0], None]
     core.set_circuit(CircuitState.ACTIVE)
-    assert (core.probes, core.unplaced) == (0, 0)
+    assert (core.probes_in_use, core.waiters_without_probe) == (0, 0)
     assert core.grant() is claims[1]
 
 
@@ -1052,32 +1054,32 @@ def ring(make: Any, *tasks: str, **options: Any) -> Any:
 
 def test_the_only_holder_that_asks_again_is_a_circle(make: Any) -> None:
     core = ring(make, A)
-    assert [lease.task for lease in core.circle(waiter(A), False)] == [A]
+    assert [lease.task for lease in core.deadlock(waiter(A), False)] == [A]
 
 
 def test_a_circle_is_closed_by_the_last_holder_that_waits(make: Any) -> None:
     core = ring(make, A, B)
-    assert core.circle(waiter(A), False) == []
+    assert core.deadlock(waiter(A), False) == []
     core.wait(waiter(A))
-    assert {lease.task for lease in core.circle(waiter(B), False)} == {A, B}
+    assert {lease.task for lease in core.deadlock(waiter(B), False)} == {A, B}
 
 
 def test_one_task_may_hold_everything(make: Any) -> None:
     core = ring(make, A, A)
-    assert len(core.circle(waiter(A), False)) == 2
+    assert len(core.deadlock(waiter(A), False)) == 2
 
 
 def test_a_stranger_closes_no_circle_while_a_holder_is_free(make: Any) -> None:
     core = ring(make, A, B)
     core.wait(waiter(A))
-    assert core.circle(waiter(STRANGER), False) == []
+    assert core.deadlock(waiter(STRANGER), False) == []
 
 
 def test_a_waiter_with_a_deadline_breaks_the_circle(make: Any) -> None:
     core = ring(make, A, B)
     core.wait(waiter(A, deadline=NOW))
-    assert core.circle(waiter(B), False) == []
-    assert len(core.circle(waiter(B), True)) == 2
+    assert core.deadlock(waiter(B), False) == []
+    assert len(core.deadlock(waiter(B), True)) == 2
 
 
 def test_a_waiter_that_left_breaks_the_circle(make: Any) -> None:
@@ -1085,7 +1087,7 @@ def test_a_waiter_that_left_breaks_the_circle(make: Any) -> None:
     claim = waiter(A)
     core.wait(claim)
     core.leave(claim)
-    assert core.circle(waiter(B), False) == []
+    assert core.deadlock(waiter(B), False) == []
 
 
 CIRCLE_BREAKS: dict[str, Callable[[Any], object]] = {
@@ -1104,8 +1106,8 @@ def test_whatever_may_still_come_back_breaks_the_circle(make: Any, breaks: str) 
     core = ring(make, A)
     core.max_size = 2
     CIRCLE_BREAKS[breaks](core)
-    assert core.circle(waiter(A), True) == []
+    assert core.deadlock(waiter(A), True) == []
 
 
 def test_nothing_out_is_no_circle(make: Any) -> None:
-    assert make(max_size=1).circle(waiter(A), True) == []
+    assert make(max_size=1).deadlock(waiter(A), True) == []

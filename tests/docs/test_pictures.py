@@ -11,7 +11,8 @@ import pytest
 
 import cenote
 from cenote import breaker, caller, lifecycle, maintenance, runtime, waiting, work
-from cenote._core import front, parts, pure
+from cenote._core import machine, records
+from cenote._fast import fastpath
 from cenote.sql import binding, branch, driver, query, statement, transaction, url
 from cenote.states import TRANSITIONS
 
@@ -24,7 +25,7 @@ from drawing import names_in  # noqa: E402
 pytestmark = pytest.mark.once
 
 MODULES = [  # the pure core first: what the native one keeps in C cannot be read
-    front, parts, pure, breaker, caller, lifecycle, maintenance, runtime, waiting, work,
+    fastpath, machine, records, breaker, caller, lifecycle, maintenance, runtime, waiting, work,
     binding, branch, driver, query, statement, transaction, url, cenote,
 ]  # fmt: skip
 OPTIONS = {

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-OURS = re.compile(r"/native(\.cpython-[\w-]+\.so|\.c|_\w+\.h)\b")
+OURS = re.compile(r"/native\.cpython-[\w-]+\.so\b|/_native/\w+\.[ch]\b")
 
 
 def collect() -> None:

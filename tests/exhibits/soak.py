@@ -1,8 +1,8 @@
 """Mixed cycles for a long time, and what must not have grown afterwards.
 
-`python -m tests.exhibits.soak --cycles 1000000` runs by itself and says PASS or FAIL; `test_soak.py`
-runs a short one. A cycle is one attempt to acquire, however it ends. Resources and hooks live as long as
-the run, so that their reference counts can be compared before and after.
+`python -m tests.exhibits.soak --cycles 1000000` runs by itself and says PASS or FAIL;
+`test_soak.py` runs a short one. A cycle is one attempt to acquire, however it ends. Resources and
+hooks live as long as the run, so that their reference counts can be compared before and after.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import cenote
-from cenote import _core, states
+from cenote import _core, _fast, states
 
 STOCK = 64
 ACCEPTS = ["accept", "accept", "accept", "slow"]
@@ -253,7 +253,7 @@ class Soak:
         found: dict[str, Any] = {
             f"thing {index}": thing for index, thing in enumerate(self.factory.things)
         }
-        found["twin"] = self.same.thing
+        found["same_resource"] = self.same.thing
         for hook in (self.factory, self.destructor, self.healthcheck, self.before_acquire):
             found[hook.name] = hook
         found["before_release"] = self.before_release
@@ -262,7 +262,7 @@ class Soak:
             self.subscriber,
             self.same,
         )
-        for kind in (_core.Core, _core.Slot, _core.Claim, _core.Acquire, cenote.Pool):
+        for kind in (_core.Core, _core.Slot, _core.Claim, _fast.Acquire, cenote.Pool):
             found[f"type {kind.__name__}"] = kind
         for enumeration in (states.SlotState, states.ClaimState, states.Phase, states.CircuitState):
             found |= {f"{enumeration.__name__}.{each.name}": each for each in enumeration}

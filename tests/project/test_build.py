@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NATIVE = f"native{sysconfig.get_config_var('EXT_SUFFIX')}"
 COMPLAINT = """\
-src/cenote/_core/native_parts.h:4:10: fatal error: Python.h: No such file or directory
+src/cenote/_native/internal.h:22:10: fatal error: Python.h: No such file or directory
     4 | #include <Python.h>
 compilation terminated."""
 

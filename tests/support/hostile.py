@@ -133,7 +133,7 @@ class World(Steps):
             await advance(WAIT)
         for made in self.pools:
             core = made.pool._core
-            if core.active or core.waiting or core.granted_count or core.probes:
+            if core.active or core.waiting or core.granted_count or core.probes_in_use:
                 self.fault(f"a slot was lost: {made.pool!r}, {core.granted_count} granted")
         for made in self.pools:
             with contextlib.suppress(BaseExceptionGroup):

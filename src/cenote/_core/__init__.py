@@ -1,21 +1,20 @@
-"""Chooses the machine. Every name the runtime needs of a core is imported from here."""
+"""Select the native or the pure core. The layers above import every core name from here."""
 
 import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .due import due, next_due
+from .expiry import expired, next_expiry
 
 if TYPE_CHECKING or os.environ.get("CENOTE_PURE") == "1":
-    from .front import Acquire, Front, adopt
-    from .parts import Claim, Slot
-    from .pure import Core
+    from .machine import Core
+    from .records import Claim, Slot
 
     kind = "pure"
 else:
     try:
-        from .native import Acquire, Claim, Core, Front, Slot, adopt
+        from .native import Claim, Core, Slot
 
         kind = "native"
     except ModuleNotFoundError:  # not compiled; one that does not load is an error
@@ -30,10 +29,9 @@ else:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        from .front import Acquire, Front, adopt
-        from .parts import Claim, Slot
-        from .pure import Core
+        from .machine import Core
+        from .records import Claim, Slot
 
         kind = "pure"
 
-__all__ = ["Acquire", "Claim", "Core", "Front", "Slot", "adopt", "due", "kind", "next_due"]
+__all__ = ["Claim", "Core", "Slot", "expired", "kind", "next_expiry"]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Container
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
-from ..caller import poisons
+from ..caller import may_have_interrupted_use
 from ..errors import PoolError
 from ..observe import task_name
 from .circle import waits_for
@@ -492,7 +492,7 @@ class Lease:
             self.settle()
             return
         inside = self.look(link)
-        if error is not None and poisons(error):
+        if error is not None and may_have_interrupted_use(error):
             link.busy = True
             self.drop(None)
             if inside:

@@ -1,32 +1,4 @@
-/* The core of cenote in C: the same decisions as pure.py, and the fast path around them.
- *
- * Rules of this file:
- *
- * - `Core` calls nobody, as in pure.py: its functions neither run hooks nor log, and they are
- *   consistent before anything that may run other code. A Py_DECREF may run any code: references
- *   are dropped last. What allocates an object may start the garbage collector, and so a finalizer:
- *   nothing that was read before is believed afterwards.
- * - Whatever is called from outside is a step (native_step.h): it holds a reference to the core, it
- *   raises `busy`, and what finalizers, clocks and log handlers ask of the pool meanwhile is put off.
- * - `Acquire` and `Front` are the fast path of the runtime. They call sync hooks between take and
- *   hold, tell subscribers of acquired and released, and delegate whatever suspends or fails to the
- *   methods of runtime.py.
- * - Ownership: the core owns all slots until they are GONE; besides, the ring owns idle slots and the
- *   table leased ones. Two lists own the claims that wait or are granted. `prev`, `next`, `twin`,
- *   `before` and `after` are borrowed from those owners.
- */
-
-
-/* One translation unit, so that the compiler sees the whole fast path. */
-#include "native_parts.h"
-#include "native_core.h"
-#include "native_clock.h"
-#include "native_step.h"
-#include "native_wait.h"
-#include "native_front.h"
-#include "native_capi.h"
-
-/* -- the module ------------------------------------------------------------------------------ */
+/* The module: its state, its types, and the Python names that C uses. */
 
 static int
 load_members(PyObject **members, const char *const *names, int length, const char *enumeration)
@@ -53,7 +25,7 @@ module_exec(PyObject *module)
         add_type(module, &st->acquire_type, &acquire_spec, st->claim_type) < 0 ||
         add_type(module, &st->steps_type, &steps_spec, NULL) < 0 ||
         add_type(module, &st->done_type, &done_spec, NULL) < 0 ||
-        add_type(module, &st->front_type, &front_spec, NULL) < 0 ||
+        add_type(module, &st->fastpath_type, &fastpath_spec, NULL) < 0 ||
         load_members(st->slot_states, slot_names, SLOT_STATES, "SlotState") < 0 ||
         load_members(st->claim_states, claim_names, CLAIM_STATES, "ClaimState") < 0 ||
         load_members(st->phases, phase_names, PHASES, "Phase") < 0 ||
@@ -106,7 +78,7 @@ module_exec(PyObject *module)
         {&st->s_released, "released"},
         {&st->s_get_name, "get_name"},
         {&st->s_contain, "_contain"},
-        {&st->s_check_circle, "_check_circle"},
+        {&st->s_check_deadlock, "_check_deadlock"},
         {&st->s_set_alarm, "_set_alarm"},
         {&st->s_factory_failures, "_factory_failures"},
         {&st->s_create_future, "create_future"},

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 
-def due(core: Any, now: float) -> list[tuple[Any, str]]:
+def expired(core: Any, now: float) -> list[tuple[Any, str]]:
     """Idle slots past their lifetime or idle time, with the reason."""
     found: list[tuple[Any, str]] = []
     spare = core.count + core.opening - core.min_size
@@ -23,8 +23,8 @@ def due(core: Any, now: float) -> list[tuple[Any, str]]:
     return found
 
 
-def next_due(core: Any) -> float:
-    """When `due` may have something to say again: loop time, or inf."""
+def next_expiry(core: Any) -> float:
+    """When `expired` may have something to say again: loop time, or inf."""
     idle = core.idle_slots()
     when: float = min((slot.expires_at for slot in idle), default=inf)
     if core.max_idle is not None and idle and core.count + core.opening > core.min_size:

@@ -16,14 +16,14 @@ class Slot:
         "expires_at",
         "fresh",
         "generation",
-        "idle_order",
+        "holder",
+        "idle_seq",
         "idle_since",
-        "lease",
         "probe",
         "resource",
+        "same_resource",
         "state",
         "told",
-        "twin",
         "uses",
     )
 
@@ -33,20 +33,19 @@ class Slot:
         self.generation = generation  # of the pool when its creation began
         self.expires_at = inf  # loop time; inf: no max_lifetime
         self.idle_since = 0.0  # loop time of the last return
-        self.idle_order = 0  # when it last became idle, counted, not timed
+        self.idle_seq = 0  # when it last became idle, counted, not timed
         self.uses = 0  # how often it was handed out
         self.fresh = False  # just made, and not idle since: before_acquire does not look at it
         self.probe = 0  # recovery in which it was handed out; 0: outside of any
         self.told = False  # its destructor is being called, or was
-        self.lease: Claim | None = None  # who holds it, while LEASED
-        self.twin: Slot | None = None  # next older leased slot with the identical resource
+        self.holder: Claim | None = None  # who holds it, while LEASED
+        self.same_resource: Slot | None = None  # next older leased slot with the identical resource
 
 
 class Claim:
     """One acquire: it may wait, is granted a slot, and holds it until the return."""
 
     __slots__ = (
-        "before",
         "began",
         "code",
         "deadline",
@@ -54,18 +53,19 @@ class Claim:
         "failures",
         "in_block",
         "instruction",
+        "lease_seq",
         "next",
-        "number",
         "previous",
         "probe",
+        "queue_seq",
         "reason",
+        "seen_idle",
         "since",
         "slot",
         "state",
         "task",
         "timeout",
-        "turn",
-        "waiting",
+        "waiter",
         "warned",
     )
 
@@ -79,17 +79,17 @@ class Claim:
         self.timeout: float | None = None  # seconds for the whole; None: for ever
         self.deadline: float | None = None  # loop time; None: for ever
         self.began = 0.0  # loop time of the asking
-        self.before = 0  # only what became idle before this order is taken without waiting
+        self.seen_idle = 0  # only what became idle before this order is taken without waiting
         self.failures = 0  # of the factory, in total, before this wait
-        self.waiting: Any = None  # the slow part of an acquire that could not be served at once
+        self.waiter: Any = None  # the slow part of an acquire that could not be served at once
         self.since = 0.0  # loop time of the hand-out
-        self.number = 0  # of that hand-out: of two at the same time, which was first
+        self.lease_seq = 0  # of that hand-out: of two at the same time, which was first
         self.code: CodeType | None = None  # the caller of acquire()
         self.instruction = 0  # its offset there; the line is worked out when asked
         self.in_block = False  # held by `async with`
         self.reason: str | None = None  # why it is pinned, for holders
         self.probe = 0  # recovery whose place it took; 0: none
-        self.turn = 0  # place in the queue, for good; 0: never queued
+        self.queue_seq = 0  # place in the queue, for good; 0: never queued
         self.warned = False  # held_long was said
         self.previous: Claim | None = None
         self.next: Claim | None = None

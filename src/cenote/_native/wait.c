@@ -2,147 +2,10 @@
  * Python. Whatever is not ordinary (a slot to be made, a hook that is async or says no) is handed
  * over to waiting.py in the middle. */
 
-static PyObject *ask(Core *core, PyObject *hook, PyObject *resource);
-static int is_awaitable(PyObject *object);
-static PyObject *fetch_error(void);
-static int front_report_hold(Front *front, Claim *claim, Slot *slot, double now, double waited);
-
-#define LONGEST 1e8 /* seconds: as in work.py */
-
-/* -- deadlines: a heap of the claims that wait here, each of which knows its place ------------- */
-
-static int
-is_earlier(Claim *one, Claim *other)
-{
-    return one->deadline < other->deadline ||
-           (one->deadline == other->deadline && one->turn < other->turn);
-}
-
-static void
-deadline_put(Front *front, Py_ssize_t i, Claim *claim)
-{
-    front->deadlines[i] = claim;
-    claim->place = i + 1;
-}
-
-static void
-deadline_rise(Front *front, Py_ssize_t i, Claim *claim)
-{
-    while (i > 0 && is_earlier(claim, front->deadlines[(i - 1) / 2])) {
-        deadline_put(front, i, front->deadlines[(i - 1) / 2]);
-        i = (i - 1) / 2;
-    }
-    deadline_put(front, i, claim);
-}
-
-static void
-deadline_sink(Front *front, Py_ssize_t i, Claim *claim)
-{
-    for (;;) {
-        Py_ssize_t child = 2 * i + 1;
-        if (child + 1 < front->timed &&
-            is_earlier(front->deadlines[child + 1], front->deadlines[child])) {
-            child++;
-        }
-        if (child >= front->timed || !is_earlier(front->deadlines[child], claim)) {
-            break;
-        }
-        deadline_put(front, i, front->deadlines[child]);
-        i = child;
-    }
-    deadline_put(front, i, claim);
-}
-
-static int
-deadline_reserve(Front *front)
-{
-    if (front->timed < front->room) {
-        return 0;
-    }
-    Py_ssize_t room = front->room == 0 ? FIRST_CAPACITY : front->room * 2;
-    Claim **deadlines = front->deadlines;
-    PyMem_Resize(deadlines, Claim *, room);
-    if (deadlines == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    front->deadlines = deadlines;
-    front->room = room;
-    return 0;
-}
-
-/* Room was reserved. The heap borrows: a claim takes itself out before it goes. */
-static void
-deadline_add(Front *front, Claim *claim)
-{
-    deadline_rise(front, front->timed++, claim);
-}
-
-static void
-deadline_remove(Claim *claim)
-{
-    if (claim->place == 0) {
-        return;
-    }
-    Front *front = (Front *)claim->front;
-    Py_ssize_t i = claim->place - 1;
-    claim->place = 0;
-    Claim *last = front->deadlines[--front->timed];
-    if (last != claim) {
-        if (i > 0 && is_earlier(last, front->deadlines[(i - 1) / 2])) {
-            deadline_rise(front, i, last);
-        }
-        else {
-            deadline_sink(front, i, last);
-        }
-    }
-}
-
-/* Out of the heap: one whose deadline has passed at that time, or None. */
-static PyObject *
-Front_expired(Front *front, PyObject *time)
-{
-    double now = PyFloat_AsDouble(time);
-    if (now == -1.0 && PyErr_Occurred()) {
-        return NULL;
-    }
-    if (front->timed == 0 || front->deadlines[0]->deadline > now) {
-        Py_RETURN_NONE;
-    }
-    Claim *claim = (Claim *)Py_NewRef(front->deadlines[0]);
-    deadline_remove(claim);
-    return (PyObject *)claim;
-}
-
-/* The earliest deadline, or None. */
-static PyObject *
-Front_next_deadline(Front *front, PyObject *Py_UNUSED(ignored))
-{
-    return front->timed == 0 ? Py_NewRef(Py_None)
-                             : PyFloat_FromDouble(front->deadlines[0]->deadline);
-}
-
-/* After a fork: nobody of those who waited will come back. */
-static PyObject *
-Front_forget_deadlines(Front *front, PyObject *Py_UNUSED(ignored))
-{
-    while (front->timed > 0) {
-        front->deadlines[--front->timed]->place = 0;
-    }
-    Py_RETURN_NONE;
-}
-
 /* -- the wait -------------------------------------------------------------------------------- */
 
-/* Whether before_acquire need not be asked: see Front._trust in front.py. */
 static int
-trusts(Front *front, Slot *slot, double now)
-{
-    return now - slot->idle_since < front->trust && slot->idle_since > front->doubted;
-}
-
-static int
-can_wait(Front *front, Claim *claim)
+can_wait(FastPath *front, Claim *claim)
 {
     Core *core = front->core;
     return claim->state == ASKING && core->phase == OPEN && core->circuit == ACTIVE &&
@@ -151,26 +14,18 @@ can_wait(Front *front, Claim *claim)
            PyTuple_GET_SIZE(front->subscribers) == 0;
 }
 
-static PyObject *
-iterate(PyObject *awaitable)
-{
-    PyAsyncMethods *methods = Py_TYPE(awaitable)->tp_as_async;
-    return methods != NULL && methods->am_await != NULL ? methods->am_await(awaitable)
-                                                        : PyObject_GetIter(awaitable);
-}
-
 /* 1: it waits; 0: it cannot wait here; -1: an exception is set. */
 static int
 wait_begin(Claim *claim)
 {
-    Front *front = (Front *)claim->front;
+    FastPath *front = (FastPath *)claim->front;
     State *st = claim->st;
     PyObject *result;
     if (!can_wait(front, claim)) {
         return 0;
     }
     if (isnan(claim->timeout)) {
-        result = PyObject_CallMethodOneArg((PyObject *)front, st->s_check_circle,
+        result = PyObject_CallMethodOneArg((PyObject *)front, st->s_check_deadlock,
                                            (PyObject *)claim);
         if (result == NULL) {
             return -1;
@@ -240,10 +95,10 @@ wait_interrupted(Claim *claim)
     PyObject *result = PyObject_CallMethodObjArgs(claim->front, claim->st->s_interrupted, claim,
                                                   finalizing ? Py_True : Py_False, NULL);
     if (result == NULL) {
-        Front *front = (Front *)claim->front;
+        FastPath *front = (FastPath *)claim->front;
         claim->over = front->doubtful = 1;
         if (front->core != NULL) {
-            front_broken_off(front, front->core);
+            fastpath_broken_off(front, front->core);
         }
         Py_XDECREF(type);
         Py_XDECREF(error);
@@ -285,7 +140,7 @@ wait_step(Claim *claim)
     }
     if (PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_StopIteration)) {
-            Core *stepping = ((Front *)claim->front)->core;
+            Core *stepping = ((FastPath *)claim->front)->core;
             int busy = step_pause(stepping); /* it is this step that is interrupted */
             wait_interrupted(claim);
             step_resume(stepping, busy);
@@ -301,7 +156,7 @@ wait_step(Claim *claim)
         Py_DECREF(error);
         return NULL;
     }
-    Front *front = (Front *)claim->front;
+    FastPath *front = (FastPath *)claim->front;
     Core *core = front->core;
     Slot *slot = claim->slot; /* the reference moves here: it is in hand */
     if (slot == NULL || claim->state != GRANTED || core == NULL) {
@@ -311,7 +166,7 @@ wait_step(Claim *claim)
     if (slot->state != RESERVED) {
         return wait_slowly(claim, slot, NULL);
     }
-    double now = front_now(front);
+    double now = fastpath_now(front);
     if (now == -1.0 && PyErr_Occurred()) {
         return wait_slowly(claim, slot, fetch_error());
     }
@@ -328,7 +183,7 @@ wait_step(Claim *claim)
                 return wait_slowly(claim, slot, answer);
             }
             Py_DECREF(answer);
-            now = front_now(front);
+            now = fastpath_now(front);
             if (now == -1.0 && PyErr_Occurred()) {
                 return wait_slowly(claim, slot, fetch_error());
             }
@@ -343,7 +198,7 @@ wait_step(Claim *claim)
         return NULL;
     }
     claim->result = Py_NewRef(slot->resource); /* a subscriber may discard it */
-    if (front_report_hold(front, claim, slot, now, waited) < 0) {
+    if (fastpath_report_hold(front, claim, slot, now, waited) < 0) {
         Py_CLEAR(claim->result);
         lose_hold(core, claim);
     }

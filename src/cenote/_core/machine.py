@@ -28,7 +28,7 @@ from typing import Any
 
 from ..errors import IllegalTransition
 from ..states import CLAIM, POOL, SLOT, CircuitState, ClaimState, Phase, SlotState
-from .parts import Claim, Slot
+from .records import Claim, Slot
 
 __all__ = ["Claim", "Core", "Slot"]
 
@@ -66,7 +66,7 @@ class Core:
         self.slots: dict[Slot, None] = {}  # all that are not GONE
         self.idle: deque[Slot] = deque()
         self.leased: dict[int, Slot] = {}  # id(resource) -> newest leased slot with it
-        self.granted: dict[Claim, None] = {}
+        self._granted: dict[Claim, None] = {}
         self.waiting_tasks: dict[int, Claim] = {}  # id of a task -> its claim that waits
         self.first: Claim | None = None
         self.last: Claim | None = None
@@ -76,10 +76,10 @@ class Core:
         self.closing = 0
         self.out = 0  # leased slots
         self.waiting = 0  # claims in the queue
-        self.probes = 0  # places of the present recovery that are taken
-        self.unplaced = 0  # waiters from before the present recovery
-        self.turns = 0  # turns given out
-        self.idle_orders = 0  # times a slot became idle
+        self.probes_in_use = 0  # places of the present recovery that are taken
+        self.waiters_without_probe = 0  # from before the present recovery
+        self.queue_seqs = 0  # turns given out
+        self.idle_seqs = 0  # times a slot became idle
         self.acquired = self.released = 0  # in total
         self.wait_time = self.max_wait_time = 0.0  # seconds, of those that were served
         self.hold_time = self.max_hold_time = 0.0  # seconds, of those that came back
@@ -101,7 +101,7 @@ class Core:
 
     @property
     def granted_count(self) -> int:
-        return len(self.granted)
+        return len(self._granted)
 
     def idle_slots(self) -> list[Slot]:
         """Oldest first."""
@@ -111,39 +111,39 @@ class Core:
         """Every slot that is neither idle nor leased nor gone; newest first."""
         return [slot for slot in reversed(self.slots) if slot.state in IN_HAND]
 
-    def leases(self) -> list[Claim]:
+    def holders(self) -> list[Claim]:
         """Whoever holds a slot, in no order."""
         found = []
         for slot in list(self.leased.values()):
             twin: Slot | None = slot
             while twin is not None:
-                if twin.lease is not None:
-                    found.append(twin.lease)
-                twin = twin.twin
+                if twin.holder is not None:
+                    found.append(twin.holder)
+                twin = twin.same_resource
         return found
 
-    def handed(self) -> list[Claim]:
+    def granted(self) -> list[Claim]:
         """Every claim that is granted something and does not hold it yet, oldest first."""
-        return list(self.granted)
+        return list(self._granted)
 
     def pending(self) -> list[Claim]:
         """Every claim that is granted or waits, oldest first."""
-        return [*self.granted, *self._queue()]
+        return [*self._granted, *self._queue()]
 
     def find(self, resource: object, task: Any) -> Slot | None:
         """The leased slot with this very resource: the task's own newest, which is that of its
         innermost block; else the oldest."""
         slot = self.leased.get(id(resource))
-        while slot is not None and slot.twin is not None:
-            if task is not None and slot.lease is not None and slot.lease.task is task:
+        while slot is not None and slot.same_resource is not None:
+            if task is not None and slot.holder is not None and slot.holder.task is task:
                 break
-            slot = slot.twin
+            slot = slot.same_resource
         return slot
 
-    def has_twins(self, resource: object) -> bool:
+    def is_shared(self, resource: object) -> bool:
         """Whether several leased slots have this very resource."""
         slot = self.leased.get(id(resource))
-        return slot is not None and slot.twin is not None
+        return slot is not None and slot.same_resource is not None
 
     # -- slots -----------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Core:
             return None
         end = -1 if self.lifo else 0
         slot = self.idle[end]
-        if slot.idle_order > before:
+        if slot.idle_seq > before:
             return None
         state = _after("slot", SLOT, slot.state, "take")
         del self.idle[end]
@@ -203,10 +203,10 @@ class Core:
         if reason is not None:
             return reason
         state = _after("slot", SLOT, slot.state, "put")
-        self._give_place(slot)
+        self._release_probe(slot)
         slot.idle_since = now
-        self.idle_orders += 1
-        slot.idle_order = self.idle_orders
+        self.idle_seqs += 1
+        slot.idle_seq = self.idle_seqs
         slot.state = state
         self.idle.append(slot)
         return None
@@ -243,7 +243,7 @@ class Core:
     def retire(self, slot: Slot) -> None:
         """RESERVED -> CLOSING: its destructor is about to be called."""
         state = _after("slot", SLOT, slot.state, "retire")
-        self._give_place(slot)
+        self._release_probe(slot)
         slot.state = state
         self.count -= 1
         self.closing += 1
@@ -263,42 +263,45 @@ class Core:
             return True
         if self.circuit is CircuitState.INACTIVE:
             return False
-        if self.probes + self.unplaced >= self.recovering_limit - self._owed_again():
+        if (
+            self.probes_in_use + self.waiters_without_probe
+            >= self.recovering_limit - self._granted_without_probe()
+        ):
             return False
-        self.probes += 1
+        self.probes_in_use += 1
         claim.probe = self.recovery
         return True
 
     def dismiss(self, claim: Claim) -> None:
         """A claim ends without a slot and without having waited: its place is free again."""
-        self._give_place(claim)
+        self._release_probe(claim)
 
     def reserve(self, claim: Claim, slot: Slot) -> None:
         """A newcomer took this slot and a hook looks at it: it may be failed meanwhile."""
         claim.state = _after("claim", CLAIM, claim.state, "grant")
         claim.slot = slot
-        self.granted[claim] = None
+        self._granted[claim] = None
 
     def ask_again(self, claim: Claim) -> None:
         """A newcomer's slot was rejected: it looks for another one."""
         claim.state = _after("claim", CLAIM, claim.state, "ask")
         claim.slot = None
-        if claim in self.granted:
-            del self.granted[claim]
+        if claim in self._granted:
+            del self._granted[claim]
 
     def wait(self, claim: Claim) -> None:
         """Into the queue: at the end, or where it was if it has had its turn."""
         state = _after("claim", CLAIM, claim.state, "wait")
-        turn = claim.turn or self.turns + 1
-        after = self._before_turn(turn)
+        turn = claim.queue_seq or self.queue_seqs + 1
+        after = self._behind_whom(turn)
         following = self.first if after is None else after.next
-        unplaced, task = self._unplaced(claim), id(claim.task)
+        without_probe, task = self._without_probe(claim), id(claim.task)
         claim.state = state
         claim.slot = None
-        if claim in self.granted:
-            del self.granted[claim]
-        if claim.turn == 0:
-            self.turns = claim.turn = turn
+        if claim in self._granted:
+            del self._granted[claim]
+        if claim.queue_seq == 0:
+            self.queue_seqs = claim.queue_seq = turn
         claim.previous, claim.next = after, following
         if after is None:
             self.first = claim
@@ -311,15 +314,15 @@ class Core:
         self.waiting += 1
         if claim.task is not None:
             self.waiting_tasks[task] = claim
-        self.unplaced += unplaced
+        self.waiters_without_probe += without_probe
 
     def grant(self) -> Claim | None:
         """Hand the next free thing to the oldest waiter; None: nothing free, or nobody waits."""
         claim = self.first
         if claim is None or self._refusing():
             return None
-        unplaced = self._unplaced(claim)
-        if unplaced and self.probes >= self.recovering_limit:
+        without_probe = self._without_probe(claim)
+        if without_probe and self.probes_in_use >= self.recovering_limit:
             return None
         granted = _after("claim", CLAIM, claim.state, "grant")
         end = -1 if self.lifo else 0
@@ -338,12 +341,12 @@ class Core:
         else:
             del self.idle[end]
             slot.state = state
-        if unplaced:
+        if without_probe:
             claim.probe = self.recovery
-            self.probes += 1
+            self.probes_in_use += 1
         claim.state = granted
         claim.slot = slot
-        self.granted[claim] = None
+        self._granted[claim] = None
         return claim
 
     def hold(self, claim: Claim, slot: Slot, now: float, waited: float = 0.0) -> None:
@@ -353,43 +356,43 @@ class Core:
         key = id(slot.resource)
         twin = self.leased.get(key)
         longest = max(self.max_wait_time, waited)
-        if claim in self.granted:
-            del self.granted[claim]
+        if claim in self._granted:
+            del self._granted[claim]
         claim.state = holding
         slot.state = state
         claim.slot = slot
         claim.since = now
-        slot.lease = claim
+        slot.holder = claim
         slot.uses += 1
         slot.fresh = False
-        slot.twin = twin
+        slot.same_resource = twin
         self.leased[key] = slot
         self.out += 1
         self.acquired += 1
-        claim.number = self.acquired
+        claim.lease_seq = self.acquired
         self.wait_time += waited
         self.max_wait_time = longest
 
     def reclaim(self, slot: Slot, now: float = 0.0) -> Claim:
         """The holder gives it back, or loses it: LEASED -> RESERVED."""
         state = _after("slot", SLOT, slot.state, "reclaim")
-        claim = slot.lease
+        claim = slot.holder
         assert claim is not None
         ended = _after("claim", CLAIM, claim.state, "end")
         held = now - claim.since
         longest = max(self.max_hold_time, held)
         key = id(slot.resource)
-        newer = self._newer_twin(slot)
+        newer = self._newer_with_same_resource(slot)
         if newer is not None:
-            newer.twin = slot.twin
-        elif slot.twin is not None:
-            self.leased[key] = slot.twin
+            newer.same_resource = slot.same_resource
+        elif slot.same_resource is not None:
+            self.leased[key] = slot.same_resource
         else:
             del self.leased[key]
-        slot.twin = None
+        slot.same_resource = None
         claim.state = ended
         slot.state = state
-        slot.lease = None
+        slot.holder = None
         slot.probe = claim.probe
         claim.slot = None
         self.out -= 1
@@ -407,7 +410,7 @@ class Core:
         """It no longer wants anything. What it was granted stays in `claim.slot`."""
         self._end(claim, "leave")
 
-    def circle(self, claim: Claim, deadlines: bool) -> list[Claim]:
+    def deadlock(self, claim: Claim, deadlines: bool) -> list[Claim]:
         """The leases, if all of them belong to blocks of tasks that wait here: a deadlock.
 
         `claim` counts as waiting. `deadlines`: whether waiters with a deadline count, too.
@@ -417,7 +420,7 @@ class Core:
         if self.total < self.max_size:
             return []  # there is room: it waits for the breaker
         leases = []
-        for lease in self.leases():
+        for lease in self.holders():
             if not lease.in_block or lease.task is None:
                 return []
             if lease.task is not claim.task:
@@ -435,8 +438,8 @@ class Core:
             return 0
         wanted = self.waiting
         if self.circuit is CircuitState.RECOVERING:
-            free = max(0, self.recovering_limit - self.probes)
-            wanted += min(self.unplaced, free) - self.unplaced
+            free = max(0, self.recovering_limit - self.probes_in_use)
+            wanted += min(self.waiters_without_probe, free) - self.waiters_without_probe
         return max(0, min(wanted - len(self.idle) - self.opening, self.max_size - self.total))
 
     def shortage(self) -> int:
@@ -458,15 +461,15 @@ class Core:
 
     def set_circuit(self, state: CircuitState) -> None:
         self.circuit = state
-        self.probes = 0
-        self.unplaced = 0
+        self.probes_in_use = 0
+        self.waiters_without_probe = 0
         if state is CircuitState.RECOVERING:
             self.recovery += 1
-            self.unplaced = self.waiting
+            self.waiters_without_probe = self.waiting
 
     def disown(self) -> None:
         """After a fork: whoever held or waited in the parent has no business here."""
-        for lease in self.leases():
+        for lease in self.holders():
             lease.state = ClaimState.ENDED
         for claim in self.pending():
             claim.state = ClaimState.ABANDONED
@@ -477,43 +480,43 @@ class Core:
 
     # -- inner -----------------------------------------------------------------------------------
 
-    def _newer_twin(self, slot: Slot) -> Slot | None:
+    def _newer_with_same_resource(self, slot: Slot) -> Slot | None:
         """Of leased slots with this very resource, the next newer one."""
         newer: Slot | None = self.leased[id(slot.resource)]
         if newer is slot:
             return None
-        while newer is not None and newer.twin is not slot:
-            newer = newer.twin
+        while newer is not None and newer.same_resource is not slot:
+            newer = newer.same_resource
         return newer
 
     def _end(self, claim: Claim, event: str) -> None:
         state = _after("claim", CLAIM, claim.state, event)
-        has_place = self._has_place(claim)
+        has_probe = self._has_probe(claim)
         if claim.state is ClaimState.WAITING:
             self._dequeue(claim)
-        elif claim in self.granted:
-            del self.granted[claim]
+        elif claim in self._granted:
+            del self._granted[claim]
         claim.state = state
-        self.probes -= has_place
+        self.probes_in_use -= has_probe
         claim.probe = 0
 
-    def _has_place(self, owner: Claim | Slot) -> bool:
+    def _has_probe(self, owner: Claim | Slot) -> bool:
         return self.circuit is CircuitState.RECOVERING and owner.probe == self.recovery
 
-    def _give_place(self, owner: Claim | Slot) -> None:
+    def _release_probe(self, owner: Claim | Slot) -> None:
         if owner.probe and owner.probe == self.recovery and self.circuit is CircuitState.RECOVERING:
-            self.probes -= 1
+            self.probes_in_use -= 1
         owner.probe = 0
 
     def _refusing(self) -> bool:
         """Whoever still waits is about to be failed."""
         return self.circuit is CircuitState.INACTIVE or self.phase is Phase.CLOSED
 
-    def _owed_again(self) -> int:
+    def _granted_without_probe(self) -> int:
         """Granted before this recovery: if that is of no use they wait again, before newcomers."""
-        return sum(claim.probe != self.recovery for claim in self.granted)
+        return sum(claim.probe != self.recovery for claim in self._granted)
 
-    def _unplaced(self, claim: Claim) -> bool:
+    def _without_probe(self, claim: Claim) -> bool:
         return self.circuit is CircuitState.RECOVERING and claim.probe != self.recovery
 
     def _queue(self) -> Iterator[Claim]:
@@ -522,21 +525,21 @@ class Core:
             yield claim
             claim = claim.next
 
-    def _before_turn(self, turn: int) -> Claim | None:
+    def _behind_whom(self, turn: int) -> Claim | None:
         """Behind whom a claim with that turn stands in the queue."""
         after = self.last
-        if after is not None and after.turn > turn:
+        if after is not None and after.queue_seq > turn:
             # It is an old turn: near the front, behind others of the kind at most.
             before = self.first
             assert before is not None
-            while before.turn < turn:
+            while before.queue_seq < turn:
                 before = before.next
                 assert before is not None
             after = before.previous
         return after
 
     def _dequeue(self, claim: Claim) -> None:
-        task, unplaced = id(claim.task), self._unplaced(claim)
+        task, without_probe = id(claim.task), self._without_probe(claim)
         known = self.waiting_tasks.get(task)
         if claim.previous is None:
             self.first = claim.next
@@ -550,7 +553,7 @@ class Core:
         self.waiting -= 1
         if known is claim:
             del self.waiting_tasks[task]
-        self.unplaced -= unplaced
+        self.waiters_without_probe -= without_probe
 
 
 def _after(machine: str, law: Any, state: Any, event: str) -> Any:

@@ -117,7 +117,7 @@ load_clock(State *st)
 }
 
 static double
-front_now(Front *front)
+fastpath_now(FastPath *front)
 {
     if (front->direct_clock && clock_is_real(front->core->st)) {
         struct timespec now;

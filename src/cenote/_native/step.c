@@ -6,7 +6,7 @@
 
 /* A reference to the core, for the time of the step. */
 static inline Core *
-step_begin(Front *front)
+step_begin(FastPath *front)
 {
     Core *core = (Core *)Py_NewRef(front->core);
     core->busy++;
@@ -42,7 +42,7 @@ step_unsettled(Core *core)
 
 /* An exception has broken off a step: what it had in hand is found when no step is under way. */
 static void
-front_broken_off(Front *front, Core *core)
+fastpath_broken_off(FastPath *front, Core *core)
 {
     if (!front->doubtful && !step_unsettled(core)) {
         return;
@@ -59,11 +59,11 @@ front_broken_off(Front *front, Core *core)
 }
 
 static inline void
-step_end(Front *front, Core *core, int failed)
+step_end(FastPath *front, Core *core, int failed)
 {
     core->busy--;
     if (failed || front->doubtful) {
-        front_broken_off(front, core);
+        fastpath_broken_off(front, core);
     }
     Py_DECREF(core);
 }

@@ -1,6 +1,6 @@
 """The fast path in Python: acquire and release, as far as nothing has to be waited for.
 
-`native.c` has the same two classes. What suspends, fails or is observed is in `runtime.py` and
+`_native/` has the same two classes. What suspends, fails or is observed is in `runtime.py` and
 `waiting.py`, which both share.
 """
 
@@ -12,12 +12,12 @@ from math import inf
 from types import CodeType, TracebackType
 from typing import Any, Generic, TypeVar
 
+from .._core.machine import Core
+from .._core.records import Claim, Slot
 from ..caller import caller
 from ..hooks import is_awaitable
 from ..options import UNSET, Unset, optional_duration
 from ..states import ClaimState, Phase
-from .parts import Claim, Slot
-from .pure import Core
 
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=type)
@@ -97,7 +97,7 @@ class Acquire(Claim, Generic[T]):
         core = front._core
         now = self.began = front._time()
         self.task = front._current_task()
-        self.before = core.idle_orders
+        self.seen_idle = core.idle_seqs
         front._admit_or_raise(self)
         slot: Slot | None = core.take()
         if slot is None or slot.expires_at <= now:
@@ -135,7 +135,7 @@ class Acquire(Claim, Generic[T]):
             raise
 
 
-class Front(Generic[T]):
+class FastPath(Generic[T]):
     """The fast path of a pool: what needs no waiting."""
 
     __slots__ = (

@@ -1,0 +1,361 @@
+/* The core of cenote in C: the same decisions as machine.py, and the fast path around them.
+ *
+ * Rules of this file:
+ *
+ * - `Core` calls nobody, as in machine.py: its functions neither run hooks nor log, and they are
+ *   consistent before anything that may run other code. A Py_DECREF may run any code: references
+ *   are dropped last. What allocates an object may start the garbage collector, and so a finalizer:
+ *   nothing that was read before is believed afterwards.
+ * - Whatever is called from outside is a step (step.c): it holds a reference to the core, it
+ *   raises `busy`, and what finalizers, clocks and log handlers ask of the pool meanwhile is put off.
+ * - `Acquire` and `FastPath` are the fast path of the runtime. They call sync hooks between take and
+ *   hold, tell subscribers of acquired and released, and delegate whatever suspends or fails to the
+ *   slow path: contract.py names what it calls.
+ * - Ownership: the core owns all slots until they are GONE; besides, the ring owns idle slots and the
+ *   table leased ones. Two lists own the claims that wait or are granted. `prev`, `next`, `same_resource`,
+ *   `before` and `after` are borrowed from those owners.
+ */
+
+#ifndef CENOTE_INTERNAL_H
+#define CENOTE_INTERNAL_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "../include/cenote.h"
+
+enum { OPENING, RESERVED, IDLE, LEASED, CLOSING, GONE, SLOT_STATES };
+enum { ASKING, WAITING, GRANTED, HOLDING, ENDED, FAILED, ABANDONED, CLAIM_STATES };
+enum { NEW, OPEN, DRAINING, CLOSED, PHASES };
+enum { ACTIVE, INACTIVE, RECOVERING, CIRCUITS };
+
+static const char *const slot_names[] = {"OPENING", "RESERVED", "IDLE", "LEASED", "CLOSING", "GONE"};
+static const char *const claim_names[] = {"ASKING", "WAITING", "GRANTED", "HOLDING",
+                                          "ENDED",  "FAILED",  "ABANDONED"};
+static const char *const phase_names[] = {"NEW", "OPEN", "DRAINING", "CLOSED"};
+static const char *const circuit_names[] = {"ACTIVE", "INACTIVE", "RECOVERING"};
+
+#define SPARE 64          /* acquire objects kept for reuse */
+#define FIRST_CAPACITY 8  /* of the ring and of the table of leases */
+#define LONGEST 1e8       /* seconds: as in work.py */
+#define EVENT_FIELDS 8    /* of observe.PoolEvent */
+
+typedef struct State State;
+typedef struct Claim Claim;
+
+typedef struct {
+    PyObject_HEAD
+    State *st;
+    const void *owner;  /* the Core it belongs to: only compared */
+    PyObject *resource; /* NULL before it is opened and after it is gone */
+    PyObject *stop;     /* the StopIteration that hands the resource over, or NULL: see slot_stop */
+    Claim *holder;       /* owned; who holds it, while LEASED */
+    PyObject *same_resource;     /* borrowed Slot: next older leased slot with the identical resource */
+    PyObject *before, *after; /* borrowed Slots: its neighbours in the list of the core */
+    double expires_at;
+    double idle_since;
+    long long idle_seq;
+    long long generation;
+    long long uses;
+    long long probe;
+    int state;
+    char fresh;
+    char told; /* its destructor is being called, or was */
+    char listed; /* in the list of the core */
+} Slot;
+
+struct Claim {
+    PyObject_HEAD
+    State *st;
+    const void *owner; /* the Core in which it waits, is granted or holds: only compared */
+    Slot *slot; /* owned; granted and not yet used, or held */
+    Claim *prev, *next; /* borrowed; in the list of waiters or of granted claims */
+    PyObject *error, *task, *code, *reason, *waiter;
+    PyObject *key; /* of its task among those that wait: an int, since a task may have any hash */
+    double deadline; /* NaN: for ever */
+    double began, since;
+    long long probe, queue_seq, seen_idle, lease_seq;
+    int instruction;
+    int state;
+    char in_block, warned, used;
+    char over; /* what drove it has ended by an exception: see tidying.py */
+    /* Of Acquire only; a mere claim leaves them NULL. */
+    PyObject *front;  /* owned */
+    PyObject *result; /* the resource, between __await__ and the step that returns it */
+    PyObject *steps;  /* the slow path, if it is driven as a coroutine or was begun in C */
+    double timeout;   /* NaN: for ever */
+    /* Of a wait in C: see wait.c. */
+    PyObject *future, *pause; /* while it is suspended: what wakes it, and what it is driven by */
+    Py_ssize_t place;         /* in the heap of deadlines, from 1; 0: it is not there */
+    long long failures;       /* of the factory, before this wait */
+    char must_wait;           /* from its first step on */
+    char plain;               /* it waits here, or did */
+};
+
+typedef struct {
+    Claim *first, *last;
+    Py_ssize_t length;
+} List;
+
+typedef struct {
+    PyObject_HEAD
+    State *st;
+    /* the ring of idle slots */
+    Slot **ring;
+    Py_ssize_t head, idle, capacity; /* capacity is a power of two */
+    /* leased slots by identity of their resource: open addressing, newest of the twins */
+    Slot **table;
+    Py_ssize_t used, mask;
+    Slot *slots; /* a list that owns all that are not GONE: nothing is lost with a reference */
+    List waiters, granted;
+    PyObject *waiting_tasks; /* dict: address of a task -> claim */
+    double max_idle;         /* NaN: none */
+    double wait_time, max_wait_time, hold_time, max_hold_time;
+    long long min_size, max_size, max_uses; /* max_uses 0: no limit */
+    long long count, opening, closing, out;
+    long long acquired, released;
+    long long recovering_limit, recovery, probes_in_use, waiters_without_probe;
+    long long generation, queue_seqs, idle_seqs;
+    int phase, circuit;
+    int busy; /* depth of the steps under way; 0 while a hook runs: see Bound._step() */
+    char lifo, sync_factory;
+} Core;
+
+typedef struct {
+    PyObject_HEAD
+    Core *core;
+    PyObject *loop, *time, *before_acquire, *before_release, *strategy, *subscribers;
+    PyObject *hold_warning, *acquire_timeout;
+    Claim **deadlines; /* a heap of those who wait in C; borrowed */
+    Py_ssize_t timed, room;
+    double alarm;          /* loop time at which the timer for them comes; inf: none is set */
+    double trust, doubted; /* see fastpath.py */
+    double due_at;         /* when maintenance looks again; inf: not at all */
+    long long max_waiting; /* -1: no limit */
+    unsigned long thread;
+    char direct_clock;  /* the loop's time is the monotonic clock */
+    char direct_future; /* the loop's futures are asyncio's */
+    char doubtful;      /* a step was broken off: see Bound._broken_off() */
+} FastPath;
+
+/* A hook in C: the fast path calls its function, Python calls the object. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *handlers; /* owns the data */
+    void *data;
+    const char *name;
+    int (*function)(PyObject *resource, void *data);
+    char is_check; /* it has a verdict; a destructor has none */
+} Check;
+
+/* Objects first, and nothing but objects before `spare`: module_traverse walks them. */
+struct State {
+    PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *steps_type, *fastpath_type,
+        *done_type, *handlers_type, *check_type, *ticket_type, *watcher_type;
+    PyObject *done; /* the awaitable of what is done already */
+    PyObject *slot_states[SLOT_STATES], *claim_states[CLAIM_STATES], *phases[PHASES],
+        *circuits[CIRCUITS];
+    PyObject *illegal;       /* errors.IllegalTransition */
+    PyObject *current_tasks; /* asyncio's dict loop -> task, or NULL where there is none */
+    PyObject *current_task;  /* asyncio.current_task */
+    PyObject *future, *loop_only; /* asyncio.Future, and the names of its arguments */
+    PyObject *unset, *check_timeout, *caller, *internal;
+    PyObject *last_code; /* the last caller that was found to be outside */
+    PyObject *time_module, *time_dict, *monotonic, *loops_dict; /* see clock.c */
+    PyObject *s_monotonic, *s_time;
+    PyTypeObject *event_type, *subscription_type; /* of observe, from the first event on */
+    PyObject *spare_event; /* nobody has kept it, and its fields are empty */
+    PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
+        *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
+        *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released,
+        *s_get_name, *s_contain, *s_check_deadlock, *s_set_alarm, *s_factory_failures,
+        *s_create_future, *s_interrupted, *s_done, *s_set_result, *s_broken_off, *s_defer_return;
+    Claim *spare[SPARE];
+    int spares;
+    int ended; /* the module is being cleared: nothing is kept any more */
+    Py_ssize_t event_offsets[EVENT_FIELDS], callback_offset;
+    uint64_t time_version, loops_version; /* of the dicts when they were looked at, before 3.12 */
+    unsigned long clock_changes;          /* the same, from 3.12 on */
+    int clock_watcher;
+    char clock_real; /* what was seen then */
+};
+
+/* -- what one file uses of another: all of them are one translation unit (unity.c) ------------- */
+
+typedef struct Watcher Watcher;   /* a listener or a strategy in C */
+typedef struct Handlers Handlers; /* the C handlers of a pool */
+typedef struct Data Data;         /* the user data of a C handler */
+
+static struct PyModuleDef module_def;
+
+/* base.c */
+static PyObject *newref_or_none(PyObject *object);
+static int illegal(State *st, const char *machine, PyObject *state, const char *event);
+static int check_slot(Slot *slot, int wanted, const char *event);
+static int check_claim(Claim *claim, int one, int other, const char *event);
+static double optional_seconds(PyObject *value);
+static PyObject *import_from(const char *module, const char *name);
+static int add_type(PyObject *module, PyTypeObject **place, PyType_Spec *spec, PyTypeObject *base);
+
+/* slot.c */
+static Slot *ring_at(Core *core, Py_ssize_t index);
+static int ring_reserve(Core *core);
+static void ring_append(Core *core, Slot *slot);
+static void ring_prepend(Core *core, Slot *slot);
+static Slot *ring_pop_first(Core *core);
+static Slot *ring_pop_last(Core *core);
+static void ring_remove(Core *core, Py_ssize_t index);
+static Py_ssize_t table_find(Core *core, PyObject *resource);
+static int table_reserve(Core *core);
+static void table_add(Core *core, Slot *slot);
+static void table_remove(Core *core, Slot *slot);
+static PyObject *slot_take_back_stop(Slot *slot);
+static PyObject *stop_with(PyObject *result);
+static PyObject *slot_stop(Slot *slot, PyObject *result);
+
+/* claim.c */
+static void list_insert(List *list, Claim *claim, Claim *after);
+static void list_remove(List *list, Claim *claim);
+static void claim_start(Claim *claim, State *st);
+static int Claim_traverse(Claim *claim, visitproc visit, void *arg);
+static int Claim_clear(Claim *claim);
+static void Claim_dealloc(Claim *claim);
+
+/* core.c */
+static void core_release_probe(Core *core, long long *probe);
+static long long core_total(Core *core);
+static void core_unlist(Slot *slot);
+static Slot *core_new_slot(Core *core);
+static void core_fail_slot(Core *core, Slot *slot);
+static Slot *core_take(Core *core, double before);
+static const char *core_unfit(Core *core, Slot *slot, double now);
+static int core_put(Core *core, Slot *slot, double now, const char **reason);
+static int core_ungrant(Core *core, Claim *claim);
+static int core_wait(Core *core, Claim *claim);
+static Claim *core_grant(Core *core);
+static int core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited);
+static Claim *core_reclaim(Core *core, Slot *slot, double now);
+static int core_end(Core *core, Claim *claim, int state, const char *event);
+static long long core_demand(Core *core);
+static long long core_shortage(Core *core);
+static int core_reports(Core *core, long long probe);
+
+/* core_methods.c */
+static Slot *as_slot(Core *core, PyObject *object);
+static Claim *as_claim(Core *core, PyObject *object);
+static PyObject *Core_take(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_take_this(Core *core, PyObject *object);
+static PyObject *Core_permit_for_pool(Core *core, PyObject *Py_UNUSED(ignored));
+static PyObject *Core_permit(Core *core, PyObject *ignored);
+static PyObject *Core_open_slot(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_fail_slot(Core *core, PyObject *object);
+static PyObject *put(Core *core, PyObject *const *args, int looked_at);
+static PyObject *Core_put(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_put_back(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_untake(Core *core, PyObject *object);
+static PyObject *Core_unfit(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_retire(Core *core, PyObject *object);
+static PyObject *Core_finish(Core *core, PyObject *object);
+static PyObject *Core_admit(Core *core, PyObject *object);
+static PyObject *Core_dismiss(Core *core, PyObject *object);
+static PyObject *Core_reserve(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_ask_again(Core *core, PyObject *object);
+static PyObject *Core_wait(Core *core, PyObject *object);
+static PyObject *Core_grant(Core *core, PyObject *Py_UNUSED(ignored));
+static PyObject *Core_hold(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_reclaim(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_fail(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_leave(Core *core, PyObject *object);
+static PyObject *Core_set_circuit(Core *core, PyObject *state);
+static PyObject *Core_move(Core *core, PyObject *event);
+static PyObject *Core_disown(Core *core, PyObject *Py_UNUSED(ignored));
+
+/* clock.c */
+static void clock_unwatch(State *Py_UNUSED(st));
+static int load_clock(State *st);
+static double fastpath_now(FastPath *front);
+
+/* caller.c */
+static PyObject *look_up_task(PyObject *tasks, PyObject *loop);
+static PyObject *fastpath_task(FastPath *front);
+static int claim_note_caller(Claim *claim);
+
+/* step.c */
+static inline Core *step_begin(FastPath *front);
+static inline int step_pause(Core *core);
+static inline void step_resume(Core *core, int busy);
+static void fastpath_broken_off(FastPath *front, Core *core);
+static inline void step_end(FastPath *front, Core *core, int failed);
+static void lose_hold(Core *core, Claim *claim);
+
+/* hooks.c */
+static int is_awaitable(PyObject *object);
+static void explain(const char *what);
+static PyObject *check_call(Check *check, PyObject *resource);
+static PyObject *ask(Core *core, PyObject *hook, PyObject *resource);
+static int claim_wake(Claim *claim);
+static int fastpath_advance(FastPath *front);
+static PyObject *fetch_error(void);
+static int fastpath_contain(FastPath *front, PyObject *error, PyObject *what);
+static int fastpath_report_success(FastPath *front, long long probe);
+static int trusts(FastPath *front, Slot *slot, double now);
+static PyObject *iterate(PyObject *awaitable);
+
+/* events.c */
+static int fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration);
+static int fastpath_report_hold(FastPath *front, Claim *claim, Slot *slot, double now, double waited);
+
+/* deadlines.c */
+static int deadline_reserve(FastPath *front);
+static void deadline_add(FastPath *front, Claim *claim);
+static void deadline_remove(Claim *claim);
+static PyObject *FastPath_expired(FastPath *front, PyObject *time);
+static PyObject *FastPath_next_deadline(FastPath *front, PyObject *Py_UNUSED(ignored));
+static PyObject *FastPath_forget_deadlines(FastPath *front, PyObject *Py_UNUSED(ignored));
+
+/* wait.c */
+static int can_wait(FastPath *front, Claim *claim);
+static int wait_begin(Claim *claim);
+static PyObject *wait_interrupted(Claim *claim);
+static PyObject *wait_slowly(Claim *claim, Slot *slot, PyObject *verdict);
+static PyObject *wait_step(Claim *claim);
+
+/* returns.c */
+static PyObject *fastpath_give_back(FastPath *front, Slot *slot, int clean);
+static int fastpath_check_loop(FastPath *front);
+static PyObject *fastpath_return(FastPath *front, Slot *slot, int clean);
+
+/* acquire.c */
+static Claim *acquire_new(FastPath *front);
+static void raise_thrown(PyObject *args);
+static int used_before(void);
+static PyObject *acquire_step(Claim *claim, int by_interpreter);
+static PyObject *Acquire_throw(Claim *claim, PyObject *args);
+static PyObject *Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored));
+
+/* awaitables.c */
+static PyObject *steps_new(Claim *claim);
+
+/* fastpath.c */
+static int fastpath_ready(FastPath *front);
+static PyObject *try_acquire(FastPath *front, Core *core);
+static PyObject *FastPath_try_acquire(FastPath *front, PyObject *Py_UNUSED(ignored));
+static PyObject *FastPath_release(FastPath *front, PyObject *resource);
+static PyObject *adopt(PyObject *module, PyObject *object);
+
+/* capi_objects.c */
+static void data_free(Data *data);
+static PyObject *check_new(State *st, Handlers *handlers, const char *name, int (*function)(PyObject *, void *));
+static PyObject *Watcher_report_success(Watcher *self, PyObject *pool);
+
+/* capi.c */
+static int add_capi(PyObject *module, State *st);
+
+#endif /* CENOTE_INTERNAL_H */
