@@ -474,7 +474,7 @@ def cycle() -> Sequence:
     s.call("pool", "hooks", "`before_release`")
     s.answer("hooks", "pool", "fine")
     s.call("pool", "core", "`Core.put`, `Core.grant`: to the oldest waiter")
-    s.call("pool", "b", "`Waiting.wake`")
+    s.call("pool", "b", "`Waiter.wake`")
     s.end()
     s.call("pool", "core", "`Core.hold`: LEASED to task B")
     s.answer("pool", "b", "the resource")

@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 import cenote
-from cenote import fork
+from cenote.pool import registry
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.clock import Deadlocked, VirtualLoop, settle
@@ -43,7 +43,7 @@ def core() -> str:
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What watches every pool of the process sees those of the test, and not what others left."""
-    monkeypatch.setattr(fork, "_forkables", weakref.WeakSet())
+    monkeypatch.setattr(registry, "_forkables", weakref.WeakSet())
 
 
 @pytest.fixture

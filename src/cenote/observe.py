@@ -11,7 +11,7 @@ from math import inf
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
-from . import errors, fork
+from . import errors
 from .log import log
 from .mask import explained
 from .states import ClaimState, SlotState
@@ -290,7 +290,9 @@ class View(NamedTuple):
 
 def pools() -> list[Pool[Any]]:
     """Every pool of the process that lives, in no order; from any thread."""
-    return cast("list[Pool[Any]]", fork.watched())
+    from .pool import registry  # here: the pool imports this file
+
+    return cast("list[Pool[Any]]", registry.watched())
 
 
 _followers: tuple[Callable[[Pool[Any]], object], ...] = ()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import cenote
-from cenote import breaker, caller, lifecycle, maintenance, runtime, waiting, work
+from cenote import breaker, caller
 from cenote._core import machine, records
 from cenote._fast import fastpath
+from cenote.pool import hooks, lifecycle, maintenance, operation, runtime, waiter
 from cenote.sql import binding, branch, driver, query, statement, transaction, url
 from cenote.states import TRANSITIONS
 
@@ -25,7 +26,8 @@ from drawing import names_in  # noqa: E402
 pytestmark = pytest.mark.once
 
 MODULES = [  # the pure core first: what the native one keeps in C cannot be read
-    fastpath, machine, records, breaker, caller, lifecycle, maintenance, runtime, waiting, work,
+    fastpath, machine, records, breaker, caller, hooks, lifecycle, maintenance, operation, runtime,
+    waiter,
     binding, branch, driver, query, statement, transaction, url, cenote,
 ]  # fmt: skip
 OPTIONS = {

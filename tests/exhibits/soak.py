@@ -266,7 +266,7 @@ class Soak:
             found[f"type {kind.__name__}"] = kind
         for enumeration in (states.SlotState, states.ClaimState, states.Phase, states.CircuitState):
             found |= {f"{enumeration.__name__}.{each.name}": each for each in enumeration}
-        found["done"] = cenote.work.DONE  # type: ignore[attr-defined]
+        found["done"] = cenote.pool.operation.DONE  # type: ignore[attr-defined]
         if cenote.core == "native":
             found["native done"] = sys.modules["cenote._core.native"].DONE
         return found

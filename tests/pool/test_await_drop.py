@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from cenote.work import Work
+from cenote.pool.hooks import HookTask
 from tests.support.clock import settle
 
 
@@ -72,7 +72,7 @@ async def test_an_iterator_that_is_dropped_while_a_hook_looks(make_pool):
 
 async def test_a_hook_that_is_cut_off_before_it_began_is_closed(make_pool, monkeypatch):
     """A machine that stalls: its grace is over before its task had a step."""
-    monkeypatch.setitem(Work.__init__.__kwdefaults__, "grace", 0.0)
+    monkeypatch.setitem(HookTask.__init__.__kwdefaults__, "grace", 0.0)
 
     async def look(resource):
         await asyncio.sleep(10)

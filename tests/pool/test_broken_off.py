@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import cenote
-from cenote import steps
-from cenote.waiting import Waiting
-from cenote.work import Work
+from cenote.pool import steps
+from cenote.pool.hooks import HookTask
+from cenote.pool.waiter import Waiter
 from tests.support.clock import advance, settle
 from tests.support.kit import Thing, acquiring, outcome
 
@@ -157,7 +157,7 @@ async def test_an_acquire_that_is_broken_off_between_its_steps_leaves_the_queue(
         raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Waiting, "_future_of_wait", broken)
+        patch.setattr(Waiter, "_future_of_wait", broken)
         with pytest.raises(Interrupt):
             pool.acquire().__await__().send(None)
     await settle()
@@ -195,7 +195,7 @@ async def answer(thing):
 @pytest.mark.parametrize("where", ["_finish", "_deliver", "work_ended"])
 async def test_a_hook_whose_answer_is_broken_off_keeps_nothing(monkeypatch, hook, where):
     """The slot is free, whoever waits is served, and whoever awaits the return goes on."""
-    place = cenote.Pool if where == "work_ended" else Work
+    place = cenote.Pool if where == "work_ended" else HookTask
     function, broken = getattr(place, where), []
     reported = hear_reports()
 
@@ -229,7 +229,7 @@ async def test_a_hook_whose_answer_is_broken_off_keeps_nothing(monkeypatch, hook
 @pytest.mark.parametrize("where", ["_inspected", "_ask_on"])
 async def test_an_inspection_that_is_not_heard_is_made_again(monkeypatch, where):
     """What was looked at is destroyed, as nobody knows what is left on its wire."""
-    function, broken, gone = getattr(Waiting, where), [], []
+    function, broken, gone = getattr(Waiter, where), [], []
     reported = hear_reports()
 
     async def refuse_the_first(thing):
@@ -246,7 +246,7 @@ async def test_an_inspection_that_is_not_heard_is_made_again(monkeypatch, where)
     first = await pool.acquire()
     await pool.release(first)
     with monkeypatch.context() as patch:
-        patch.setattr(Waiting, where, breaks)
+        patch.setattr(Waiter, where, breaks)
         second = await asyncio.wait_for(pool.acquire(), 5)
     assert broken
     assert gone == [first]
@@ -258,7 +258,7 @@ async def test_an_inspection_that_is_not_heard_is_made_again(monkeypatch, where)
 
 async def test_a_resource_whose_delivery_is_broken_off_is_delivered_after_all(monkeypatch):
     """The factory has returned it: it is not forgotten."""
-    deliver, broken, made, gone = Work._deliver, [], [], []
+    deliver, broken, made, gone = HookTask._deliver, [], [], []
     reported = hear_reports()
 
     async def make():
@@ -272,7 +272,7 @@ async def test_a_resource_whose_delivery_is_broken_off_is_delivered_after_all(mo
             raise Interrupt
         deliver(self, *args)
 
-    monkeypatch.setattr(Work, "_deliver", breaks)
+    monkeypatch.setattr(HookTask, "_deliver", breaks)
     pool = cenote.Pool(make, max_size=1, destructor=gone.append)
     thing = await pool.acquire(timeout=5)
     await pool.release(thing)

@@ -10,7 +10,7 @@ import cenote
 from tests.support.clock import advance, settle
 from tests.support.kit import Gate, Holding, Thing, acquiring, outcome
 
-from cenote import bound  # isort: skip
+from cenote.pool import bound  # isort: skip
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,7 +8,7 @@ Rules of this file:
   can run, and raise, only where something is called: a method calls first, and then changes, by
   plain assignments, without a call between the first change and the last.
 - What finalizers ask of the pool in the middle of a step comes after it: see `busy`, and
-  `Stepping` in `steps.py`.
+  `Stepping` in `pool/steps.py`.
 - What must not be forgotten is an object, not a number: a `Slot` handed out comes back as `put`,
   `retire` or `fail_slot`; a `Claim` ends in `hold`, `fail` or `leave`.
 

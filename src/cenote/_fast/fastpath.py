@@ -1,7 +1,7 @@
 """The fast path in Python: acquire and release, as far as nothing has to be waited for.
 
-`_native/` has the same two classes. What suspends, fails or is observed is in `runtime.py` and
-`waiting.py`, which both share.
+`_native/` has the same two classes. What suspends, fails or is observed is in `pool/runtime.py`
+and `pool/waiter.py`, which both share.
 """
 
 from __future__ import annotations

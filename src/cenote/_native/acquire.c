@@ -147,7 +147,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
     return 1;
 }
 
-/* The claim itself, with the resource or with the order to wait; or what waiting.py does. */
+/* The claim itself, with the resource or with the order to wait; or what pool/waiter.py does. */
 static inline PyObject *
 acquire_start(Claim *claim)
 {

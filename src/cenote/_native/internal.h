@@ -43,7 +43,7 @@ static const char *const circuit_names[] = {"ACTIVE", "INACTIVE", "RECOVERING"};
 
 #define SPARE 64          /* acquire objects kept for reuse */
 #define FIRST_CAPACITY 8  /* of the ring and of the table of leases */
-#define LONGEST 1e8       /* seconds: as in work.py */
+#define LONGEST 1e8       /* seconds: as in pool/hooks.py */
 #define EVENT_FIELDS 8    /* of observe.PoolEvent */
 
 typedef struct State State;
@@ -84,7 +84,7 @@ struct Claim {
     int instruction;
     int state;
     char in_block, warned, used;
-    char over; /* what drove it has ended by an exception: see tidying.py */
+    char over; /* what drove it has ended by an exception: see pool/tidying.py */
     /* Of Acquire only; a mere claim leaves them NULL. */
     PyObject *front;  /* owned */
     PyObject *result; /* the resource, between __await__ and the step that returns it */

@@ -1,6 +1,6 @@
 /* Waiting: the ordinary wait, in a pool that is full and has nothing to create, without a step of
  * Python. Whatever is not ordinary (a slot to be made, a hook that is async or says no) is handed
- * over to waiting.py in the middle. */
+ * over to pool/waiter.py in the middle. */
 
 /* -- the wait -------------------------------------------------------------------------------- */
 
@@ -110,7 +110,7 @@ wait_interrupted(Claim *claim)
     return NULL;
 }
 
-/* From here on it is done by waiting.py. Steals the slot and the verdict, which may be NULL. */
+/* From here on it is done by pool/waiter.py. Steals the slot and the verdict, which may be NULL. */
 static PyObject *
 wait_slowly(Claim *claim, Slot *slot, PyObject *verdict)
 {

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from .. import errors
-from ..bound import is_monotonic
 from ..caller import depth
 from ..errors import PoolError, TransactionScopeWarning
 from ..hooks import is_awaitable
 from ..log import log
 from ..observe import task_name
 from ..pool import Pool
-from ..work import was_cut
+from ..pool.bound import is_monotonic
+from ..pool.hooks import was_cut
 from .binding import Lease
 from .driver import Driver, Link
 from .notes import note, note_connect

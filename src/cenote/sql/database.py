@@ -10,11 +10,11 @@ from logging import WARNING
 from types import CoroutineType, TracebackType
 from typing import Any, Literal, Self
 
-from .. import errors, fork, options
+from .. import errors, options
 from ..errors import PoolError
 from ..hooks import is_awaitable
 from ..log import log
-from ..pool import Pool
+from ..pool import Pool, registry
 from . import driver as drivers
 from .binding import Lease
 from .branch import Branch, statement
@@ -90,7 +90,7 @@ class Database:
         self._observers: tuple[Observer, ...] = ()
         self._connected = False  # a first connection was made
         self._closed = False
-        fork.watch_unlisted(self)
+        registry.watch_unlisted(self)
 
     def __repr__(self) -> str:
         return f"<Database {self._masked}{' closed' if self._closed else ''}>"

@@ -17,12 +17,12 @@ from logging import ERROR, WARNING
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from . import errors
-from ._core import Slot, expired, next_expiry
-from .hooks import is_awaitable
-from .observe import line_of, task_name
-from .states import SlotState
-from .work import LONGEST, Work
+from .. import errors
+from .._core import Slot, expired, next_expiry
+from ..hooks import is_awaitable
+from ..observe import line_of, task_name
+from ..states import SlotState
+from .hooks import LONGEST, HookTask
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -55,7 +55,7 @@ class Maintenance:
         self._round: deque[Slot] = deque()  # what this round has still to check
         self._checking = False
         self._next: asyncio.Handle | None = None  # the next of this round
-        self.check: Work | None = None  # the async healthcheck under way
+        self.check: HookTask | None = None  # the async healthcheck under way
         self._failures = 0  # of the factory, in a row
         self._backs_off = False  # that attempt waits because of them
         self._memory: asyncio.TimerHandle | None = None  # the next look whether to forget the last

@@ -11,8 +11,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ._core import Claim, Slot
-from .states import CircuitState, ClaimState, Phase, SlotState
+from .._core import Claim, Slot
+from ..states import CircuitState, ClaimState, Phase, SlotState
 
 REASON = "cancelled"  # of what is destroyed here
 

@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from . import errors, options
-from ._core import Claim, Slot, next_expiry
-from ._fast import adopt
-from .breaker import CircuitBreakerStrategy, check_strategy
-from .caller import caller
-from .hooks import Factory, Hook, drop, is_async, is_awaitable
+from .. import errors, options
+from .._core import Claim, Slot, next_expiry
+from .._fast import adopt
+from ..breaker import CircuitBreakerStrategy, check_strategy
+from ..caller import caller
+from ..hooks import Factory, Hook, drop, is_async, is_awaitable
+from ..observe import Holder, PoolEvent, Stats, Subscription, holders_of
+from ..options import UNSET, Settings, Unset
+from ..states import CircuitState, Phase
 from .lifecycle import Lifecycle
-from .observe import Holder, PoolEvent, Stats, Subscription, holders_of
-from .options import UNSET, Settings, Unset
+from .operation import Operation, raise_fatal
 from .runtime import current_task
-from .states import CircuitState, Phase
-from .work import Operation, raise_fatal
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Work that belongs to the pool: hooks in tasks of their own, with a deadline.
+"""HookTask that belongs to the pool: hooks in tasks of their own, with a deadline.
 
 The task that asked for it may be cancelled or gone; the work goes on, and its outcome is delivered
 exactly once, by a plain call in the very step in which the hook returned: there is no moment at
@@ -8,19 +8,20 @@ which a resource exists that nobody counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from contextvars import Context, ContextVar
 from functools import partial
 from logging import WARNING
 from typing import Any, Final, Protocol
 
-from .hooks import drop, is_awaitable
-from .log import log
+from ..hooks import drop, is_awaitable
+from ..log import log
+from .operation import Operation
 
 GRACE: Final = 0.1  # seconds that a hook has to obey its cancellation before it is left behind
 LONGEST: Final = 1e8  # seconds; longer timers overflow in some event loops
 
-inside: ContextVar[tuple[Work, ...]] = ContextVar("cenote.inside", default=())
+inside: ContextVar[tuple[HookTask, ...]] = ContextVar("cenote.inside", default=())
 
 
 def was_cut() -> bool:
@@ -29,19 +30,19 @@ def was_cut() -> bool:
     return bool(works) and works[-1]._error is not None
 
 
-class Crew(Protocol):
+class HookOwner(Protocol):
     """Whose work it is."""
 
-    def work_began(self, work: Work) -> None: ...
+    def work_began(self, work: HookTask) -> None: ...
 
-    def work_ended(self, work: Work) -> None: ...
+    def work_ended(self, work: HookTask) -> None: ...
 
     def _step(self, function: Callable[..., Any], *args: Any) -> Any: ...
 
     def _call_out(self, function: Callable[..., Any], *args: Any) -> Any: ...
 
 
-class Work:
+class HookTask:
     """One hook, called and awaited in a task of the pool.
 
     `done(result, error)` is called once. After `timeout` the hook is cancelled and the error is
@@ -56,7 +57,7 @@ class Work:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: HookOwner,
         loop: asyncio.AbstractEventLoop,
         call: Callable[[], Any] | None = None,
         *,
@@ -191,89 +192,3 @@ class Work:
             raise
         finally:
             self._crew.work_ended(self)
-
-
-class Operation(Coroutine[Any, Any, None]):
-    """What release, discard, retire and resize return: under way already; await it or not.
-
-    It is a coroutine to asyncio, so that create_task() takes it; as it keeps no place of its own in
-    that, any number of tasks may drive it.
-    """
-
-    __slots__ = ("_futures", "_outer", "_pending", "_tells", "errors")
-
-    def __init__(self) -> None:
-        self.errors: list[BaseException] = []
-        self._pending = 0  # parts that are not done
-        self._futures: list[asyncio.Future[None]] = []
-        self._outer: Operation | None = None
-        self._tells = True  # the outer one hears of errors
-
-    @property
-    def done(self) -> bool:
-        return self._pending == 0
-
-    def begin(self) -> None:
-        self._pending += 1
-
-    def end(self, error: BaseException | None = None) -> None:
-        if error is not None:
-            self.errors.append(error)
-        self._pending -= 1
-        if self._pending == 0:
-            futures, self._futures = self._futures, []
-            for future in futures:
-                if not future.done():
-                    future.set_result(None)
-            if self._outer is not None:
-                self.then(self._outer, errors=self._tells)
-
-    def then(self, outer: Operation, *, errors: bool = True) -> None:
-        """This is a part of the outer one, which has begun it: its end is that part's end."""
-        if self._pending:
-            self._outer, self._tells = outer, errors
-        else:
-            outer.errors += self.errors if errors else ()
-            outer.end()
-
-    def result(self) -> None:
-        if self.errors:
-            raise self.errors[0]
-
-    async def wait(self) -> None:
-        """Until it is over, however it ends."""
-        if self._pending:
-            await self._future()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        if self._pending:
-            yield from self.wait().__await__()
-        self.result()
-
-    def send(self, value: Any) -> Any:
-        if self._pending:
-            return next(self._future().__await__())
-        self.result()
-        raise StopIteration
-
-    def throw(self, *error: Any) -> Any:
-        super().throw(*error)
-
-    def close(self) -> None:
-        """It goes on all the same."""
-
-    def _future(self) -> asyncio.Future[None]:
-        """Of this awaiter's own: cancelling it cancels nothing else."""
-        future = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
-        return future
-
-
-DONE: Final = Operation()
-
-
-def raise_fatal(operation: Operation) -> None:
-    """What is no Exception is never swallowed, wherever it came from."""
-    for error in operation.errors:
-        if not isinstance(error, Exception):
-            raise error

@@ -13,19 +13,21 @@ from logging import ERROR, INFO, WARNING
 from math import inf
 from typing import Any, Generic, TypeVar, cast
 
-from . import errors, fork, observe
-from ._core import Claim, Core, Slot, kind
-from .breaker import CircuitBreakerStrategy
+from .. import errors, observe
+from .._core import Claim, Core, Slot, kind
+from ..breaker import CircuitBreakerStrategy
+from ..hooks import is_async
+from ..log import log, raise_later
+from ..mask import explained
+from ..observe import PoolEvent, Snapshot, Subscription, Totals, holdings, task_name
+from ..options import Settings
+from ..states import CircuitState, ClaimState, Phase
+from . import registry
 from .deadlines import Deadlines
-from .hooks import is_async
-from .log import log, raise_later
+from .hooks import HookTask
 from .maintenance import Maintenance
-from .mask import explained
-from .observe import PoolEvent, Snapshot, Subscription, Totals, holdings, task_name
-from .options import Settings
-from .states import CircuitState, ClaimState, Phase
+from .operation import Operation
 from .steps import Stepping
-from .work import Operation, Work
 
 T = TypeVar("T")
 
@@ -65,7 +67,7 @@ class Bound(Stepping[T], Generic[T]):
         )
         self._context = copy_context()  # of the constructor: factories run in copies of it
         self._subscribers: tuple[Subscription, ...] = ()
-        self._deadlines = Deadlines()  # of those who wait in waiting.py
+        self._deadlines = Deadlines()  # of those who wait in waiter.py
         self._alarm: asyncio.TimerHandle | None = None  # of those who wait in the native core
         self._max_waiting = -1 if settings.max_waiting is None else settings.max_waiting
         self._acquire_timeout = settings.acquire_timeout
@@ -74,8 +76,8 @@ class Bound(Stepping[T], Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0  # in which the loop runs
         self._time: Callable[[], float] = time.monotonic  # the loop's clock, once bound
-        self._works: set[Work] = set()
-        self._creations: dict[Slot, Work] = {}
+        self._works: set[HookTask] = set()
+        self._creations: dict[Slot, HookTask] = {}
         self._openers: list[list[BaseException]] = []  # what each open() under way has heard of
         self._changes: list[asyncio.Future[None]] = []  # of those who wait in open()
         self._failure: str | None = None  # the last one that was reported, in words
@@ -90,7 +92,7 @@ class Bound(Stepping[T], Generic[T]):
         self._closed_sent = False  # subscribers have heard of it
         self._closers: list[Any] = []  # the close() calls that wait
         self._drain_timer: asyncio.TimerHandle | None = None
-        fork.watch(self)
+        registry.watch(self)
         observe.made(cast(Any, self))
 
     def _new_core(self) -> Core:

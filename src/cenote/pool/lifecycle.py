@@ -9,12 +9,13 @@ from math import isinf
 from types import TracebackType
 from typing import Self, TypeVar
 
-from . import errors, options
-from .hooks import drop, is_async
-from .observe import holders_of
+from .. import errors, options
+from ..hooks import drop, is_async
+from ..observe import holders_of
+from ..states import CircuitState, ClaimState, Phase
+from .hooks import LONGEST, HookTask, inside
+from .operation import Operation, raise_fatal
 from .runtime import Runtime, current_task
-from .states import CircuitState, ClaimState, Phase
-from .work import LONGEST, Operation, Work, inside, raise_fatal
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ class Closer:
 
     __slots__ = ("future", "inside")
 
-    def __init__(self, future: asyncio.Future[None], inside: tuple[Work, ...]) -> None:
+    def __init__(self, future: asyncio.Future[None], inside: tuple[HookTask, ...]) -> None:
         self.future = future
         self.inside = inside
 
@@ -210,7 +211,7 @@ class Lifecycle(Runtime[T]):
         self._shut_over = True
         self._finish_close()
 
-    def _calling(self) -> tuple[Work, ...]:
+    def _calling(self) -> tuple[HookTask, ...]:
         """The hooks inside of which this is called, by context or as the task that one returned."""
         task = current_task()
         return (

@@ -2,8 +2,8 @@
 
 Every step between two suspensions is synchronous, so there is no lock. Whatever frees capacity
 ends in `_advance`, which serves the waiters, starts what must be created, and sees whether a drain
-or a close has come to its end. Slow work (factories, hooks, destructors that are async) is `Work`:
-it belongs to the pool, and whoever asked for it may be gone when it is done.
+or a close has come to its end. Slow work (factories, hooks, destructors that are async) is a
+`HookTask`: it belongs to the pool, and whoever asked for it may be gone when it is done.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from logging import DEBUG, ERROR, WARNING
 from math import inf
 from typing import Any, TypeVar, cast
 
-from . import errors
-from ._core import Claim, Slot
+from .. import errors
+from .._core import Claim, Slot
+from ..caller import may_have_interrupted_use
+from ..hooks import drop, is_awaitable
+from ..log import log
+from ..observe import task_name
+from ..states import CircuitState, ClaimState, Phase, SlotState
 from .bound import Bound
-from .caller import may_have_interrupted_use
-from .hooks import drop, is_awaitable
-from .log import log
-from .observe import task_name
-from .states import CircuitState, ClaimState, Phase, SlotState
-from .waiting import Waiting
-from .work import DONE, Operation, Work, raise_fatal
+from .hooks import HookTask
+from .operation import DONE, Operation, raise_fatal
+from .waiter import Waiter
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ class Runtime(Bound[T]):
             self._emit("acquired", slot.resource, claim.task, duration=waited)
 
     def _obtain(self, claim: Claim, slot: Slot | None, verdict: Any) -> Coroutine[Any, Any, T]:
-        return Waiting(self, claim).obtain(slot, verdict)
+        return Waiter(self, claim).obtain(slot, verdict)
 
     def _fail(self, claim: Claim, error: BaseException) -> None:
         """The claim ends with this error; what it was handed goes to the next."""
@@ -168,7 +169,7 @@ class Runtime(Bound[T]):
         """Create in a task of the pool. `made`: what the factory has returned to be awaited."""
         assert self._loop is not None
         limit, began = self._settings.create_timeout, self._time()
-        work = Work(
+        work = HookTask(
             self,
             self._loop,
             self._settings.factory if made is None else None,
@@ -286,11 +287,11 @@ class Runtime(Bound[T]):
         verdict: Any,
         done: Callable[[Any, BaseException | None], None],
         operation: Operation | None = None,
-    ) -> Work:
+    ) -> HookTask:
         """Await in a task of the pool what a hook has returned."""
         assert self._loop is not None
         limit = self._settings.hook_timeout
-        return Work(
+        return HookTask(
             self,
             self._loop,
             awaitable=verdict,
@@ -506,7 +507,7 @@ class Runtime(Bound[T]):
         operation = Operation()
         operation.begin()
         limit = self._settings.destructor_timeout
-        Work(
+        HookTask(
             self,
             loop,
             awaitable=result,
@@ -580,10 +581,10 @@ class Runtime(Bound[T]):
 
     # -- work ------------------------------------------------------------------------------------
 
-    def work_began(self, work: Work) -> None:
+    def work_began(self, work: HookTask) -> None:
         self._works.add(work)
 
-    def work_ended(self, work: Work) -> None:
+    def work_ended(self, work: HookTask) -> None:
         self._works.discard(work)
         if self._core.phase is Phase.CLOSED:
             self._finish_close()

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import errors
-from ._core import Claim, Slot
-from .hooks import is_awaitable
-from .states import CircuitState, ClaimState, Phase, SlotState
-from .work import LONGEST, Work
+from .. import errors
+from .._core import Claim, Slot
+from ..hooks import is_awaitable
+from ..states import CircuitState, ClaimState, Phase, SlotState
+from .hooks import LONGEST, HookTask
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -28,7 +28,7 @@ GRANTED, FAILED = ClaimState.GRANTED, ClaimState.FAILED
 OPENING, CLOSED = SlotState.OPENING, Phase.CLOSED
 
 
-class Waiting:
+class Waiter:
     """One acquire that could not be served at once."""
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Waiting:
             claim.failures = pool._factory_failures
         self.over = False  # it has ended by an exception
         self._accepted = False  # by an async before_acquire, in the turn before
-        self.inspection: Work | None = None
+        self.inspection: HookTask | None = None
         self.inspected: Slot | None = None  # at which that looks
         self._future: asyncio.Future[None] | None = None  # while it is suspended
         self._timer: list[Any] | None = None  # its deadline, from the first suspension

@@ -25,13 +25,13 @@ from functools import partial
 from logging import ERROR
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from . import errors
-from ._core import Claim, Slot
-from ._fast import FastPath
-from .log import raise_later
-from .states import ClaimState
+from .. import errors
+from .._core import Claim, Slot
+from .._fast import FastPath
+from ..log import raise_later
+from ..states import ClaimState
+from .operation import DONE, Operation
 from .tidying import tidy
-from .work import DONE, Operation
 
 T = TypeVar("T")
 P = ParamSpec("P")
