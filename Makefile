@@ -2,11 +2,13 @@ PYTHON ?= python3
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help demo test check matrix bench sanitize soak fuzz chaos exhibits values mysql docs dist clean
+.PHONY: help demo quick test lint types check matrix bench sanitize soak fuzz chaos exhibits replay values mysql docs dist clean
 
 help:
 	@echo 'make demo    run the demo'
-	@echo 'make test    run the tests, 5 to 8 minutes (ARGS="-k name" goes to pytest)'
+	@echo 'make quick   core and pool on both cores, without servers: the inner loop'
+	@echo 'make test    run the tests (ARGS="-k name" goes to pytest)'
+	@echo 'make lint    formatting and lint; make types: mypy'
 	@echo 'make check   format, lint, types, and the tests with the long ones'
 	@echo 'make matrix  the tests on every supported Python'
 	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 10 minutes'
@@ -14,7 +16,8 @@ help:
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
 	@echo 'make fuzz    hostile programs for the C API, hostile text for URLs and SQL, about 10 minutes'
 	@echo 'make chaos   2,000 tasks on real servers while everything breaks, about 10 minutes'
-	@echo 'make exhibits  other projects'"'"' test suites on the bare driver and through cenote, some hours (ARGS="--statements 1500": 5 minutes)'
+	@echo 'make exhibits  the long tests: chaos, soak, demo, benchmarks, browser, replays of our own'
+	@echo 'make replay  other projects'"'"' test suites on the bare driver and through cenote, some hours (ARGS="--statements 1500": 5 minutes)'
 	@echo 'make values  100,000 hostile values through MariaDB and MySQL, in every sql_mode and charset'
 	@echo 'make mysql   get a real MySQL server (Debian unstable, root), and run the database tests on it'
 	@echo 'make docs    build the documentation into site/, without a warning'
@@ -25,16 +28,26 @@ demo:
 	@scripts/venv.sh .venv '$(PYTHON)' plain
 	@.venv/bin/python -m cenote demo $(ARGS)
 
+quick:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@CENOTE_PURE=1 .venv/bin/python -m pytest -q -n auto -m 'not once and not thorough' tests/core tests/pool $(ARGS)
+	@.venv/bin/python -m pytest -q -n auto -m 'not thorough' tests/core tests/pool $(ARGS)
+
 test:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh
 	@scripts/suite.sh .venv/bin/python $(ARGS)
 
-check:
+lint:
 	@scripts/venv.sh .venv '$(PYTHON)' dev
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m ruff check .
+
+types:
+	@scripts/venv.sh .venv '$(PYTHON)' dev
 	.venv/bin/python -m mypy
+
+check: lint types
 	@scripts/servers.sh
 	@scripts/suite.sh .venv/bin/python --exhibits $(ARGS)
 
@@ -65,6 +78,11 @@ chaos:
 	@.venv/bin/python -m tests.exhibits.poison $(ARGS_POISON)
 
 exhibits:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@scripts/servers.sh
+	@.venv/bin/python -m pytest --exhibits -m exhibit $(ARGS)
+
+replay:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh postgresql mariadb
 	@.venv/bin/python -m tests.exhibits.replay $(ARGS)

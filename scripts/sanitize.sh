@@ -82,10 +82,7 @@ if [[ $parts == *tests* ]]; then
     say "running the tests"
     # Not those of programs and texts in which the native core has no part; -s: the sanitizer reports
     # on stderr just before it ends the process.
-    skipped=()
-    for name in docs project exhibits sql/test_{placeholders,analysis,url}.py; do
-        skipped+=("--ignore=tests/$name")
-    done
+    skipped=(-m 'not coreless')
     # What was freed is kept for long, so resident memory says nothing here.
     skipped+=(--deselect=tests/sql/test_cache.py::test_a_stream_takes_no_memory)
     sanitized -m pytest -s -q --timeout=600 -p no:cacheprovider "${skipped[@]}" "$@"

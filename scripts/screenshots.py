@@ -13,11 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-
 from tests.support.browsing import Browser, Program, launch
 
 import cenote
+
+ROOT = Path(__file__).parent.parent
 
 try:
     from PIL import Image

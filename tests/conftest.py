@@ -19,6 +19,7 @@ from cenote.pool import registry
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.clock import Deadlocked, VirtualLoop, settle
+from tests.support.rooms import ROOMS, room_of
 from tests.support.servers import MariaDBServer, MySQLServer, PgBouncer, PostgresServer, RedisServer
 
 Loop = asyncio.AbstractEventLoop
@@ -132,7 +133,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--exhibits",
         action="store_true",
-        help="run the long tests too, which are marked as exhibits",
+        help="run the long tests too, those in tests/exhibits and those marked as exhibits",
     )
     parser.addoption(
         "--mysql",
@@ -148,15 +149,19 @@ def pytest_configure(config: pytest.Config) -> None:
         MySQLServer.tree = Path(tree)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        for name in ROOMS[room_of(item.path)]:
+            item.add_marker(name)
         marker = item.get_closest_marker("real_time")
         if marker is not None and not marker.args:
             raise pytest.UsageError(f"{item.nodeid}: real_time must say why: real_time('...')")
     unfit = set()
     if config.getoption("loop") != "virtual":
         unfit.add("virtual_time")
-    if not config.getoption("exhibits"):
+    named = any("tests/exhibits" in Path(argument).as_posix() for argument in config.args)
+    if not config.getoption("exhibits") and not named:
         unfit.add("exhibit")
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in unfit)]
     if left_out:

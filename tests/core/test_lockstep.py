@@ -10,6 +10,7 @@ PROGRAMS = int(os.environ.get("CENOTE_LOCKSTEP", "200"))  # more by hand: tests/
 
 pytestmark = [
     pytest.mark.once,
+    pytest.mark.thorough,
     pytest.mark.skipif(
         cenote.core != "native", reason="both cores are compared where the native one is in use"
     ),

@@ -25,7 +25,7 @@ import cenote
 from tests.support.clock import VirtualLoop, advance, settle
 from tests.support.model import Claim, Model, Options, unlucky
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.own_loop]
+pytestmark = [pytest.mark.virtual_time, pytest.mark.own_loop, pytest.mark.thorough]
 
 EXAMPLES, STEPS = 400, 60  # for a sync factory, and again for an async one
 NEVER = 1e6  # seconds: hooks end when the machine says so

@@ -751,7 +751,7 @@ def test_hold_counts_the_use_and_remembers_since_when(make: Any) -> None:
     assert (slot.holder, claim.slot) == (None, None)
 
 
-# -- demand, shortage, surplus, expired ----------------------------------------------------------------
+# -- demand, shortage, surplus, expired ------------------------------------------------------------
 
 
 def test_demand_is_for_the_waiters_that_nothing_is_on_its_way_to(make: Any) -> None:

@@ -360,6 +360,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed - pages == {"changelog.md"}  # made by scripts/docs_hooks.py
 
 
+@pytest.mark.exhibit
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for package in ("material", "mkdocstrings"):
         if importlib.util.find_spec(package) is None:

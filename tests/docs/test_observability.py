@@ -11,7 +11,7 @@ import pytest
 
 import cenote
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.exhibit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text(encoding="utf-8")
 SOURCE = str(Path(cenote.__file__).parent.parent)

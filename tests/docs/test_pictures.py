@@ -101,8 +101,8 @@ def test_the_look_up_can_fail() -> None:
 
 
 def test_every_transition_is_drawn() -> None:
-    for machine, law in TRANSITIONS.items():
-        flow = draw_pictures.PICTURES[f"state-{machine}"]()
+    for name, law in TRANSITIONS.items():
+        flow = draw_pictures.PICTURES[f"state-{name}"]()
         arrows = {
             (edge.source, word, edge.target)
             for edge in flow.edges

@@ -1,8 +1,8 @@
 """Chaos: thousands of tasks on a few connections while everything around them breaks.
 
 `python -m tests.exhibits.chaos [--seconds 150] [--seed N] [--driver asyncpg] ...` runs it on real
-servers and prints the figures; `make chaos` runs all drivers. Every decision of the load and of the faults
-comes from the seed, which is printed; what the operating system adds to it does not.
+servers and prints the figures; `make chaos` runs all drivers. Every decision of the load
+and of the faults comes from the seed, which is printed; what the operating system adds does not.
 
 Two ledgers must agree at the end: one table on the server, one dict here. Every transaction writes
 two rows; a transaction is there with both or with none.

@@ -1,9 +1,9 @@
 """Fuzzing: the C API with programs of hostile steps, URLs and SQL with hostile text.
 
 `python -m tests.exhibits.fuzz [--programs 20000] [--examples 2000] [--seed N]`, or `make fuzz`.
-Everything is decided by the seed, which is printed. The programs run in a process of their own, so that one
-that crashes it is shown; one that breaks a promise is shown as short as it can be made, to be
-pasted into a test.
+Everything is decided by the seed, which is printed. The programs run in a process of their
+own, so that one that crashes it is shown; one that breaks a promise is shown as short as it can be
+made, to be pasted into a test.
 """
 
 import argparse

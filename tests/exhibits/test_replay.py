@@ -1,6 +1,6 @@
-"""The parts of `make exhibits`: its list, its cache, and replays that must be able to fail.
+"""The parts of `make replay`: its list, its cache, and replays that must be able to fail.
 
-All texts here are our own; the corpora are fetched only by `make exhibits` itself.
+All texts here are our own; the corpora are fetched only by `make replay` itself.
 """
 
 import asyncio

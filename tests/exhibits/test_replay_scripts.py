@@ -1,4 +1,4 @@
-"""The splitters of `make exhibits`, and what they must not let through."""
+"""The splitters of `make replay`, and what they must not let through."""
 
 import pytest
 

@@ -9,7 +9,7 @@ import cenote
 from tests.support.clock import settle
 from tests.support.gates import HOOKS, SLOW, Backend, Broken, give_all, take_all
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.thorough]
 
 MODES = ("sync ok", "sync fails", "async ok", "async fails", "async slow", "async never")
 VERDICTS = (*MODES, "sync no", "async no")

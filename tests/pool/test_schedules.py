@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 import cenote
 from tests.support.clock import VirtualLoop
 
-pytestmark = pytest.mark.own_loop
+pytestmark = [pytest.mark.own_loop, pytest.mark.thorough]
 
 SCHEDULES = 1_000  # for each scenario, and each core
 

@@ -13,7 +13,7 @@ from cenote.sql import analysis
 from cenote.sql.analysis import Analysis, analyse
 from cenote.sql.placeholders import MYSQL, POSTGRESQL, SQLITE, Dialect
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.coreless]
 
 DIALECTS = [POSTGRESQL, MYSQL, SQLITE]
 

@@ -26,7 +26,7 @@ from cenote.sql.placeholders import (
 )
 from cenote.sql.tokens import condensed, landmarks, tokens
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.coreless]
 
 DIALECTS = [POSTGRESQL, MYSQL, SQLITE]
 DRIVERS: list[tuple[Dialect, Style]] = [

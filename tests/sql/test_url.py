@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import cenote
 from cenote.sql.url import Secret, Target, parse
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.coreless]
 
 SECRET = "hunter2"
 GOOD = "postgresql://app:{}@db.example:5432/shop?sslmode=require&application_name=x"

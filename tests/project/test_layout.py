@@ -1,0 +1,62 @@
+"""Every test file is in a known room, and no file is too long to keep in mind."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.rooms import ROOMS, TESTS, room_of
+
+WALL = 600  # lines
+
+# Files that were longer when the wall was built. A file that is split leaves this list.
+LONGER = {
+    "c_api/test_c_api.py",
+    "core/test_model.py",
+    "core/test_table.py",
+    "exhibits/soak.py",
+    "extras/test_dashboard.py",
+    "extras/test_dashboard_access.py",
+    "pool/test_acquire.py",
+    "pool/test_breaker.py",
+    "pool/test_cancellation.py",
+    "pool/test_close.py",
+    "pool/test_counting.py",
+    "pool/test_events.py",
+    "pool/test_lifetime.py",
+    "pool/test_maintenance.py",
+    "pool/test_messages.py",
+    "pool/test_release.py",
+    "pool/test_steps.py",
+    "sql/test_analysis.py",
+    "sql/test_broken.py",
+    "sql/test_cancel.py",
+    "sql/test_isolation.py",
+    "sql/test_life.py",
+    "sql/test_lost.py",
+    "sql/test_placeholders.py",
+    "sql/test_session.py",
+    "sql/test_shared_end.py",
+    "sql/test_sharing.py",
+    "sql/test_template.py",
+}
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_every_test_file_is_in_a_known_room() -> None:
+    assert {room_of(path) for path in TESTS.rglob("test_*.py")} <= ROOMS.keys()
+
+
+@pytest.mark.parametrize("name", ["test_x.py", "unknown/test_x.py"])
+def test_a_file_outside_of_the_rooms_is_refused(name: str) -> None:
+    with pytest.raises(LookupError, match="in no known room"):
+        room_of(TESTS / name)
+
+
+def test_no_new_test_file_exceeds_the_wall() -> None:
+    longer = {
+        path.relative_to(TESTS).as_posix() for path in TESTS.rglob("*.py") if lines_of(path) > WALL
+    }
+    assert longer <= LONGER, f"split by noun: {longer - LONGER}"
