@@ -19,7 +19,7 @@ find_python() {
 }
 
 passed=() failed=() missing=()
-for version in 3.11 3.12 3.13; do
+for version in 3.11 3.12 3.13 3.14 3.15; do
     if ! python=$(find_python "$version"); then
         say "Python $version: not found"
         missing+=("$version")
