@@ -204,7 +204,8 @@ def holdings(core: Any, now: float) -> list[tuple[Any, Holder[Any]]]:
     for claim in core.granted():
         slot = claim.slot
         if slot is None:  # before_acquire looks at it, or it is over: this may be another thread
-            slot = getattr(claim.waiter, "inspected", None)
+            waiter = claim.waiter
+            slot = None if waiter is None else waiter.inspected
         if slot is not None and slot.state is SlotState.RESERVED:
             held.append((max(claim.began, slot.idle_since), inf, claim, slot))
     return [

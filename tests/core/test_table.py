@@ -1,10 +1,12 @@
 """The core by itself: the table of its states and events, and what it decides."""
 
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -1111,3 +1113,33 @@ def test_whatever_may_still_come_back_breaks_the_circle(make: Any, breaks: str) 
 
 def test_nothing_out_is_no_circle(make: Any) -> None:
     assert make(max_size=1).deadlock(waiter(A), True) == []
+
+
+def test_room_counts_what_is_made_kept_and_destroyed(make: Any) -> None:
+    core = make(max_size=3)
+    assert core.room() == 3
+    first, second = core.permit(), core.permit()
+    assert core.room() == 1
+    core.open_slot(first, object())
+    core.retire(first)
+    assert core.room() == 1
+    core.finish(first)
+    core.fail_slot(second)
+    assert core.room() == 3
+
+
+def test_room_is_negative_after_a_resize(make: Any) -> None:
+    core = make(max_size=3)
+    slots = [core.permit() for _ in range(3)]
+    core.max_size = 1
+    assert core.room() == -2
+    assert core.permit_for_pool() is None
+    for slot in slots:
+        core.fail_slot(slot)
+    assert core.room() == 1
+
+
+@pytest.mark.once
+def test_law_of_the_c_core_is_generated_from_states() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "generate_law.py"
+    subprocess.run([sys.executable, str(script), "--check"], check=True, timeout=60)

@@ -149,8 +149,11 @@ async def test_a_cancellation_that_is_broken_off_passes_on_what_was_granted():
 
 async def test_an_acquire_that_is_broken_off_between_its_steps_leaves_the_queue(monkeypatch):
     """Where it would suspend: it is in the queue by then, and nobody will drive it again."""
-    pool = cenote.Pool(Thing, max_size=1)
-    pool.subscribe(lambda event: None)  # the native core waits in Python, too
+
+    async def make():
+        return Thing()
+
+    pool = cenote.Pool(make, max_size=2)  # there is room: the native core waits in Python, too
     held = await pool.acquire()
 
     def broken(waiting):

@@ -101,7 +101,7 @@ async def test_those_who_hold_longer_come_first(make_pool):
 
 
 def test_a_claim_that_is_over_while_another_thread_reads_names_nobody():
-    for waiting in (None, object()):
+    for waiting in (None, SimpleNamespace(inspected=None)):
         over = SimpleNamespace(slot=None, waiter=waiting)
         core = SimpleNamespace(holders=list, granted=lambda over=over: [over])
         assert holders_of(core, 0.0) == []

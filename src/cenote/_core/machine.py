@@ -95,6 +95,10 @@ class Core:
     def total(self) -> int:
         return self.opening + self.count + self.closing
 
+    def room(self) -> int:
+        """How many more slots may be made: the one place that knows. Below 0 after a resize."""
+        return self.max_size - self.opening - self.count - self.closing
+
     @property
     def idle_count(self) -> int:
         return len(self.idle)
@@ -169,14 +173,14 @@ class Core:
 
     def permit(self) -> Slot | None:
         """The right to create one more, if there is room that no waiter is owed."""
-        if len(self.idle) + self.max_size - self.total <= self.waiting:
+        if len(self.idle) + self.room() <= self.waiting:
             return None
         return self.permit_for_pool()
 
     def permit_for_pool(self) -> Slot | None:
         """The right to create one more, whoever gets it in the end."""
         slot = Slot(self.generation)
-        if self.total >= self.max_size:
+        if self.room() <= 0:
             return None
         self.slots[slot] = None
         self.opening += 1
@@ -232,7 +236,7 @@ class Core:
             return "closed"
         if slot.generation != self.generation:
             return "retired"
-        if self.count + self.opening > self.max_size:
+        if self._excess() > 0:
             return "resized"
         if slot.expires_at <= now:
             return "max_lifetime"
@@ -329,7 +333,7 @@ class Core:
         if self.idle:
             slot = self.idle[end]
             state = _after("slot", SLOT, slot.state, "take")
-        elif self.sync_factory and self.total < self.max_size:
+        elif self.sync_factory and self.room() > 0:
             slot = Slot(self.generation)
             state = slot.state
         else:
@@ -417,7 +421,7 @@ class Core:
         """
         if self.opening or self.closing or self.out == 0 or self.out != self.count:
             return []
-        if self.total < self.max_size:
+        if self.room() > 0:
             return []  # there is room: it waits for the breaker
         leases = []
         for lease in self.holders():
@@ -440,18 +444,18 @@ class Core:
         if self.circuit is CircuitState.RECOVERING:
             free = max(0, self.recovering_limit - self.probes_in_use)
             wanted += min(self.waiters_without_probe, free) - self.waiters_without_probe
-        return max(0, min(wanted - len(self.idle) - self.opening, self.max_size - self.total))
+        return max(0, min(wanted - len(self.idle) - self.opening, self.room()))
 
     def shortage(self) -> int:
         """How many are missing to `min_size`."""
         if self.phase is not Phase.OPEN or self.circuit is CircuitState.INACTIVE:
             return 0
         missing = self.min_size - self.count - self.opening
-        return max(0, min(missing, self.max_size - self.total))
+        return max(0, min(missing, self.room()))
 
     def surplus(self) -> int:
         """How many idle slots are too many after a resize."""
-        return max(0, min(self.count + self.opening - self.max_size, len(self.idle)))
+        return max(0, min(self._excess(), len(self.idle)))
 
     # -- the whole -------------------------------------------------------------------------------
 
@@ -479,6 +483,10 @@ class Core:
         return self.circuit is not CircuitState.RECOVERING or probe == self.recovery
 
     # -- inner -----------------------------------------------------------------------------------
+
+    def _excess(self) -> int:
+        """How many there are too many; those that are being destroyed are on their way out."""
+        return -(self.room() + self.closing)
 
     def _newer_with_same_resource(self, slot: Slot) -> Slot | None:
         """Of leased slots with this very resource, the next newer one."""

@@ -39,16 +39,17 @@ class Acquire(Claim, Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         front = self._front
+        slow = front if front._engine is None else front._engine
         while front._core.busy:
             yield
         driver = object()
         try:
-            ready, found, verdict = front._step(self._begin, driver)
+            ready, found, verdict = slow._step(self._begin, driver)
             if not ready:
-                found = yield from front._obtain(self, found, verdict).__await__()
+                found = yield from slow._obtain(self, found, verdict).__await__()
         except BaseException as error:
             if self._used is driver:
-                front._lose(self, error)
+                slow._lose(self, error)
             raise
         return found  # type: ignore[no-any-return]
 
@@ -80,31 +81,33 @@ class Acquire(Claim, Generic[T]):
         traceback: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
         front, slot = self._front, self.slot
+        slow = front if front._engine is None else front._engine
         if self.state is not ClaimState.HOLDING or slot is None:
-            return front._done  # type: ignore[no-any-return]  # released inside the block
+            return slow._done  # type: ignore[no-any-return]  # released inside the block
         if error is not None:
-            return front._leave(self, error)  # type: ignore[no-any-return]
-        front._check_loop()
+            return slow._leave(self, error)  # type: ignore[no-any-return]
+        slow._check_loop()
         return front._return(slot)  # type: ignore[no-any-return]
 
     def _begin(self, driver: object) -> tuple[bool, Any, Any]:
         """True and the resource; or False, the slot that is in hand already, and its verdict."""
         front = self._front
+        slow = front if front._engine is None else front._engine
         self._check_unused()
-        front._enter()
+        slow._enter()
         self._check_unused()  # a subscriber has heard of the opening
         self._used = driver
         core = front._core
         now = self.began = front._time()
-        self.task = front._current_task()
+        self.task = slow._current_task()
         self.seen_idle = core.idle_seqs
-        front._admit_or_raise(self)
+        slow._admit_or_raise(self)
         slot: Slot | None = core.take()
         if slot is None or slot.expires_at <= now:
             return False, slot, None
-        if front._before_acquire is not None and not front._trusts(slot, now):
+        if front._before_acquire is not None and not slow._trusts(slot, now):
             try:
-                verdict = front._call_out(front._before_acquire, slot.resource)
+                verdict = slow._call_out(front._before_acquire, slot.resource)
             except BaseException as error:
                 self._refused(slot, error)
                 return False, None, None
@@ -118,7 +121,7 @@ class Acquire(Claim, Generic[T]):
         resource = slot.resource  # a subscriber may discard it
         core.hold(self, slot, now, 0.0)
         if front._subscribers or front._hold_warning is not None:
-            front._held(self, slot)  # what it raises, __await__ sees to
+            slow._held(self, slot)  # what it raises, __await__ sees to
         return True, resource, None
 
     def _check_unused(self) -> None:
@@ -128,10 +131,12 @@ class Acquire(Claim, Generic[T]):
             )
 
     def _refused(self, slot: Slot, error: BaseException | None) -> None:
+        front = self._front
+        slow = front if front._engine is None else front._engine
         try:
-            self._front._refuse(slot, error)
+            slow._refuse(slot, error)
         except BaseException:
-            self._front._core.dismiss(self)
+            front._core.dismiss(self)
             raise
 
 
@@ -140,14 +145,15 @@ class FastPath(Generic[T]):
 
     __slots__ = (
         "_acquire_timeout", "_alarm_at", "_before_acquire", "_before_release", "_core",
-        "_direct_clock", "_direct_future", "_doubted", "_doubtful", "_due_at", "_hold_warning",
-        "_loop",
+        "_direct_clock", "_direct_future", "_doubted", "_doubtful", "_due_at", "_engine",
+        "_hold_warning", "_loop",
         "_max_waiting", "_strategy", "_subscribers", "_thread", "_time", "_trust",
     )  # fmt: skip
 
     _core: Core
 
     def __init__(self) -> None:
+        self._engine: Any = None  # has the methods of SlowPath; None: the pool itself has them
         self._loop: Any = None
         self._thread = 0  # in which the loop runs
         self._direct_clock = False  # for the native core: the loop's time is the monotonic clock
@@ -187,46 +193,48 @@ class FastPath(Generic[T]):
         """An idle resource, or a new one of a sync factory; None if that needs waiting."""
         if self._core.busy:
             return None  # in the middle of another step: that would need waiting
-        runtime: Any = self
-        return runtime._step(runtime._try_acquire_slow)  # type: ignore[no-any-return]
+        slow: Any = self if self._engine is None else self._engine
+        return slow._step(slow._try_acquire_slow)  # type: ignore[no-any-return]
 
     def release(self, resource: T) -> Any:
         """Give a resource back. Under way when this returns, and with sync hooks over; awaiting it
         waits for async ones. Raises `NotAcquiredError` if it is not out.
         """
-        self._check_loop()  # type: ignore[attr-defined]
-        slot = self._leased(resource, "release")  # type: ignore[attr-defined]
-        return self._completed(self._return(slot))  # type: ignore[attr-defined]
+        slow: Any = self if self._engine is None else self._engine
+        slow._check_loop()
+        slot = slow._leased(resource, "release")
+        return slow._completed(self._return(slot))
 
     def _release_clean(self, resource: T) -> Any:
         """The same, of what before_release need not look at."""
-        self._check_loop()  # type: ignore[attr-defined]
-        slot = self._leased(resource, "release")  # type: ignore[attr-defined]
-        return self._completed(self._return(slot, clean=True))  # type: ignore[attr-defined]
+        slow: Any = self if self._engine is None else self._engine
+        slow._check_loop()
+        slot = slow._leased(resource, "release")
+        return slow._completed(self._return(slot, clean=True))
 
     def _return(self, slot: Slot, *, clean: bool = False) -> Any:
         """As a step, or put off to the end of the one that is under way."""
-        runtime: Any = self
+        slow: Any = self if self._engine is None else self._engine
         if self._core.busy:
-            return runtime._defer_return(slot, clean)
-        return runtime._step(self._give_back, slot, clean=clean)
+            return slow._defer_return(slot, clean)
+        return slow._step(self._give_back, slot, clean=clean)
 
     def _give_back(self, slot: Slot, *, clean: bool = False) -> Any:
         """The holder gives the slot back: an Operation that leads to the end."""
-        runtime: Any = self
+        slow: Any = self if self._engine is None else self._engine
         claim = self._core.reclaim(slot, self._time())
         if self._subscribers:
-            runtime._returned(claim, slot)
+            slow._returned(claim, slot)
         if self._before_release is not None and not clean:
             try:
-                verdict = runtime._call_out(self._before_release, slot.resource)
+                verdict = slow._call_out(self._before_release, slot.resource)
             except BaseException as error:
-                return runtime._examine(slot, None, error)
+                return slow._examine(slot, None, error)
             if verdict is False or is_awaitable(verdict):
-                return runtime._examine(slot, verdict, None)
+                return slow._examine(slot, verdict, None)
         if self._strategy is not None:
-            runtime._report_success(slot.probe)
-        return runtime._settle(slot)
+            slow._report_success(slot.probe)
+        return slow._settle(slot)
 
     def _give_back_clean(self, slot: Slot) -> Any:
         return self._give_back(slot, clean=True)

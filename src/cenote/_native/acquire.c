@@ -71,7 +71,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         if (PyErr_Occurred()) {
             return -1;
         }
-        result = PyObject_CallMethodNoArgs((PyObject *)front, st->s_enter);
+        result = PyObject_CallMethodNoArgs(slow_path(front), st->s_enter);
         if (result == NULL) {
             return -1;
         }
@@ -95,7 +95,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
     claim->began = now;
     claim->seen_idle = core->idle_seqs;
     if (core->circuit != ACTIVE) {
-        result = PyObject_CallMethodOneArg((PyObject *)front, st->s_admit_or_raise,
+        result = PyObject_CallMethodOneArg(slow_path(front), st->s_admit_or_raise,
                                            (PyObject *)claim);
         if (result == NULL) {
             return -1;
@@ -114,9 +114,9 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         PyObject *answer = ask(core, front->before_acquire, slot->resource);
         if (answer == NULL || answer == Py_False) {
             /* Logged, reported and destroyed there; raises what is no Exception. */
-            PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
+            PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
             Py_XDECREF(answer);
-            result = PyObject_CallMethodObjArgs((PyObject *)front, st->s_refuse, slot, error, NULL);
+            result = PyObject_CallMethodObjArgs(slow_path(front), st->s_refuse, slot, error, NULL);
             Py_DECREF(error);
             Py_DECREF(slot);
             Py_XDECREF(result);
@@ -169,7 +169,7 @@ acquire_start(Claim *claim)
     }
     State *st = claim->st;
     PyObject *coroutine = PyObject_CallMethodObjArgs(
-        claim->front, st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
+        slow_path((FastPath *)claim->front), st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
         verdict == NULL ? Py_None : verdict, NULL);
     Py_XDECREF(slot);
     Py_XDECREF(verdict);
@@ -222,6 +222,11 @@ acquire_go_on(Claim *claim, Core *core, int by_interpreter)
         if (waits <= 0) {
             return waits < 0 ? NULL : wait_slowly(claim, NULL, NULL);
         }
+        if (claim->pause == NULL && claim->result == NULL && claim->steps == NULL) {
+            used_before(); /* a subscriber has driven it, and has what there was */
+            return NULL;
+        }
+        result = claim->result;
     }
     if (claim->pause != NULL) {
         PyObject *step = wait_step(claim);
@@ -380,7 +385,7 @@ Acquire_aexit(Claim *claim, PyObject *const *args, Py_ssize_t nargs)
     }
     FastPath *front = (FastPath *)claim->front;
     if (args[0] != Py_None) {
-        return PyObject_CallMethodObjArgs((PyObject *)front, st->s_leave, claim, args[1], NULL);
+        return PyObject_CallMethodObjArgs(slow_path(front), st->s_leave, claim, args[1], NULL);
     }
     if (fastpath_check_loop(front) < 0) {
         return NULL;

@@ -102,14 +102,13 @@ steps_finalize(Steps *steps)
         (claim->state != ASKING && claim->state != WAITING && claim->state != GRANTED)) {
         return; /* it was driven to its end */
     }
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *error = PyErr_GetRaisedException();
     PyObject *result = Acquire_close(claim, NULL);
     if (result == NULL) {
         PyErr_WriteUnraisable((PyObject *)steps);
     }
     Py_XDECREF(result);
-    PyErr_Restore(type, error, traceback);
+    PyErr_SetRaisedException(error);
 }
 
 static int

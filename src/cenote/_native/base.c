@@ -6,6 +6,21 @@ newref_or_none(PyObject *object)
     return Py_NewRef(object == NULL ? Py_None : object);
 }
 
+/* Attributes that are objects or NULL, which is None for Python; the closure is the offset. */
+static PyObject *
+get_object(PyObject *self, void *offset)
+{
+    return newref_or_none(*(PyObject **)((char *)self + (size_t)offset));
+}
+
+static int
+set_object(PyObject *self, PyObject *value, void *offset)
+{
+    PyObject **place = (PyObject **)((char *)self + (size_t)offset);
+    Py_XSETREF(*place, value == Py_None ? NULL : Py_XNewRef(value));
+    return 0;
+}
+
 static int
 illegal(State *st, const char *machine, PyObject *state, const char *event)
 {
@@ -17,22 +32,23 @@ illegal(State *st, const char *machine, PyObject *state, const char *event)
     return -1;
 }
 
-static int
-check_slot(Slot *slot, int wanted, const char *event)
+/* Whether the law lets this event happen; -1 with an IllegalTransition if not, and nothing changes. */
+static inline int
+check_slot(Slot *slot, int event)
 {
-    if (slot->state == wanted) {
+    if (slot_law[slot->state][event] != NOWHERE) {
         return 0;
     }
-    return illegal(slot->st, "slot", slot->st->slot_states[slot->state], event);
+    return illegal(slot->st, "slot", slot->st->slot_states[slot->state], slot_events[event]);
 }
 
-static int
-check_claim(Claim *claim, int one, int other, const char *event)
+static inline int
+check_claim(Claim *claim, int event)
 {
-    if (claim->state == one || claim->state == other) {
+    if (claim_law[claim->state][event] != NOWHERE) {
         return 0;
     }
-    return illegal(claim->st, "claim", claim->st->claim_states[claim->state], event);
+    return illegal(claim->st, "claim", claim->st->claim_states[claim->state], claim_events[event]);
 }
 
 static double

@@ -21,10 +21,9 @@ state_of(PyObject *object)
     if (object == NULL) {
         return NULL;
     }
-    PyObject *type, *error, *traceback; /* an exception that is set is none of our business */
-    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *error = PyErr_GetRaisedException(); /* an exception that is set is none of our business */
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(object), &module_def);
-    PyErr_Restore(type, error, traceback); /* replaces ours */
+    PyErr_SetRaisedException(error); /* replaces ours */
     return module == NULL ? NULL : PyModule_GetState(module);
 }
 
@@ -193,7 +192,7 @@ capi_acquire_call(PyObject *pool, double timeout, Cenote_Completion done, void *
     ticket->task = NULL;
     PyObject_GC_Track(ticket);
     PyObject *task =
-        PyObject_CallMethodObjArgs(pool, st->s_start_ticket, claim, ticket, NULL);
+        PyObject_CallMethodObjArgs(slow_path((FastPath *)pool), st->s_start_ticket, claim, ticket, NULL);
     Py_DECREF(claim);
     if (task == NULL) {
         ticket->done = NULL;

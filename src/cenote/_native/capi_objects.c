@@ -15,13 +15,12 @@ data_free(Data *data)
     if (data->free_data != NULL) {
         Cenote_Free free_data = data->free_data;
         data->free_data = NULL;
-        PyObject *type, *error, *traceback;
-        PyErr_Fetch(&type, &error, &traceback);
+        PyObject *error = PyErr_GetRaisedException();
         free_data(data->data);
         if (PyErr_Occurred()) {
             PyErr_WriteUnraisable(NULL);
         }
-        PyErr_Restore(type, error, traceback);
+        PyErr_SetRaisedException(error);
     }
 }
 
@@ -75,7 +74,7 @@ Check_dealloc(Check *self)
 }
 
 static PyMemberDef check_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Check, vectorcall), READONLY, NULL},
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Check, vectorcall), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -119,10 +118,9 @@ factory_call(PyObject *self, PyObject *Py_UNUSED(ignored))
         explain("factory");
     }
     else if (PyErr_Occurred()) { /* success with an exception set is a failure */
-        PyObject *type, *error, *traceback;
-        PyErr_Fetch(&type, &error, &traceback);
+        PyObject *error = PyErr_GetRaisedException();
         Py_CLEAR(made);
-        PyErr_Restore(type, error, traceback);
+        PyErr_SetRaisedException(error);
     }
     return made;
 }

@@ -133,8 +133,9 @@ Claim_set_waiter(Claim *claim, PyObject *value, void *Py_UNUSED(closure))
     return 0;
 }
 
+/* Of a claim that waits in C: no async hook looks at its slot. */
 static PyObject *
-Claim_get_inspection(Claim *Py_UNUSED(claim), void *Py_UNUSED(closure))
+Claim_get_nothing(Claim *Py_UNUSED(claim), void *Py_UNUSED(closure))
 {
     Py_RETURN_NONE;
 }
@@ -151,8 +152,14 @@ static PyMethodDef claim_methods[] = {
 };
 
 static PyGetSetDef claim_getset[] = {
+    {"next", get_object, NULL, NULL, (void *)offsetof(Claim, next)},
+    {"previous", get_object, NULL, NULL, (void *)offsetof(Claim, prev)},
+    {"error", get_object, set_object, NULL, (void *)offsetof(Claim, error)},
+    {"code", get_object, set_object, NULL, (void *)offsetof(Claim, code)},
+    {"reason", get_object, set_object, NULL, (void *)offsetof(Claim, reason)},
     {"waiter", (getter)Claim_get_waiter, (setter)Claim_set_waiter, NULL, NULL},
-    {"inspection", (getter)Claim_get_inspection, NULL, NULL, NULL},
+    {"inspection", (getter)Claim_get_nothing, NULL, NULL, NULL},
+    {"inspected", (getter)Claim_get_nothing, NULL, NULL, NULL},
     {"state", (getter)Claim_get_state, NULL, NULL, NULL},
     {"slot", (getter)Claim_get_slot, (setter)Claim_set_slot, NULL, NULL},
     {"task", (getter)Claim_get_task, (setter)Claim_set_task, NULL, NULL},
@@ -162,22 +169,17 @@ static PyGetSetDef claim_getset[] = {
 };
 
 static PyMemberDef claim_members[] = {
-    {"next", T_OBJECT, offsetof(Claim, next), READONLY, NULL},
-    {"previous", T_OBJECT, offsetof(Claim, prev), READONLY, NULL},
-    {"error", T_OBJECT, offsetof(Claim, error), 0, NULL},
-    {"code", T_OBJECT, offsetof(Claim, code), 0, NULL},
-    {"reason", T_OBJECT, offsetof(Claim, reason), 0, NULL},
-    {"began", T_DOUBLE, offsetof(Claim, began), 0, NULL},
-    {"since", T_DOUBLE, offsetof(Claim, since), 0, NULL},
-    {"probe", T_LONGLONG, offsetof(Claim, probe), 0, NULL},
-    {"queue_seq", T_LONGLONG, offsetof(Claim, queue_seq), READONLY, NULL},
-    {"failures", T_LONGLONG, offsetof(Claim, failures), 0, NULL},
-    {"over", T_BOOL, offsetof(Claim, over), 0, NULL},
-    {"lease_seq", T_LONGLONG, offsetof(Claim, lease_seq), READONLY, NULL},
-    {"seen_idle", T_LONGLONG, offsetof(Claim, seen_idle), 0, NULL},
-    {"instruction", T_INT, offsetof(Claim, instruction), 0, NULL},
-    {"in_block", T_BOOL, offsetof(Claim, in_block), 0, NULL},
-    {"warned", T_BOOL, offsetof(Claim, warned), 0, NULL},
+    {"began", Py_T_DOUBLE, offsetof(Claim, began), 0, NULL},
+    {"since", Py_T_DOUBLE, offsetof(Claim, since), 0, NULL},
+    {"probe", Py_T_LONGLONG, offsetof(Claim, probe), 0, NULL},
+    {"queue_seq", Py_T_LONGLONG, offsetof(Claim, queue_seq), Py_READONLY, NULL},
+    {"failures", Py_T_LONGLONG, offsetof(Claim, failures), 0, NULL},
+    {"over", Py_T_BOOL, offsetof(Claim, over), 0, NULL},
+    {"lease_seq", Py_T_LONGLONG, offsetof(Claim, lease_seq), Py_READONLY, NULL},
+    {"seen_idle", Py_T_LONGLONG, offsetof(Claim, seen_idle), 0, NULL},
+    {"instruction", Py_T_INT, offsetof(Claim, instruction), 0, NULL},
+    {"in_block", Py_T_BOOL, offsetof(Claim, in_block), 0, NULL},
+    {"warned", Py_T_BOOL, offsetof(Claim, warned), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -6,10 +6,9 @@
 static int
 still_is(PyObject *dict, PyObject *name, PyObject *original)
 {
-    PyObject *type, *error, *traceback; /* an exception that is set is none of our business */
-    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *error = PyErr_GetRaisedException(); /* an exception that is set is none of our business */
     int same = PyDict_GetItemWithError(dict, name) == original;
-    PyErr_Restore(type, error, traceback); /* replaces ours */
+    PyErr_SetRaisedException(error); /* replaces ours */
     return same;
 }
 

@@ -30,6 +30,20 @@ core_total(Core *core)
     return core->opening + core->count + core->closing;
 }
 
+/* How many more slots may be made: the one place that knows. Below 0 after a resize. */
+static long long
+core_room(Core *core)
+{
+    return core->max_size - core_total(core);
+}
+
+/* How many there are too many; those that are being destroyed are on their way out already. */
+static long long
+core_excess(Core *core)
+{
+    return -(core_room(core) + core->closing);
+}
+
 static void
 core_list(Core *core, Slot *slot)
 {
@@ -124,7 +138,7 @@ core_unfit(Core *core, Slot *slot, double now)
     if (slot->generation != core->generation) {
         return "retired";
     }
-    if (core->count + core->opening > core->max_size) {
+    if (core_excess(core) > 0) {
         return "resized";
     }
     if (slot->expires_at <= now) {
@@ -144,7 +158,7 @@ core_put(Core *core, Slot *slot, double now, const char **reason)
     if (*reason != NULL) {
         return 1;
     }
-    if (check_slot(slot, RESERVED, "put") < 0 || ring_reserve(core) < 0) {
+    if (check_slot(slot, SLOT_PUT) < 0 || ring_reserve(core) < 0) {
         return -1;
     }
     slot->state = IDLE;
@@ -190,7 +204,7 @@ core_ungrant(Core *core, Claim *claim)
 static int
 core_wait(Core *core, Claim *claim)
 {
-    if (check_claim(claim, ASKING, GRANTED, "wait") < 0) {
+    if (check_claim(claim, CLAIM_WAIT) < 0) {
         return -1;
     }
     if (claim->task != NULL) {
@@ -236,7 +250,7 @@ core_grant(Core *core)
 {
     Slot *permit = NULL;
     if (core->waiters.first != NULL && core->idle == 0 && core->sync_factory &&
-        core_total(core) < core->max_size && !core_refusing(core)) {
+        core_room(core) > 0 && !core_refusing(core)) {
         permit = core_new_slot(core); /* before anything else is read */
         if (permit == NULL) {
             return NULL;
@@ -245,7 +259,7 @@ core_grant(Core *core)
     Claim *claim = core->waiters.first;
     if (claim == NULL || core_refusing(core) ||
         (core_without_probe(core, claim) && core->probes_in_use >= core->recovering_limit) ||
-        (core->idle == 0 && (permit == NULL || core_total(core) > core->max_size))) {
+        (core->idle == 0 && (permit == NULL || core_room(core) < 0))) {
         if (permit != NULL) {
             core_fail_slot(core, permit);
             Py_DECREF(permit);
@@ -279,8 +293,8 @@ core_grant(Core *core)
 static int
 core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited)
 {
-    if (check_slot(slot, RESERVED, "lease") < 0 ||
-        check_claim(claim, ASKING, GRANTED, "hold") < 0 || table_reserve(core) < 0) {
+    if (check_slot(slot, SLOT_LEASE) < 0 ||
+        check_claim(claim, CLAIM_HOLD) < 0 || table_reserve(core) < 0) {
         return -1;
     }
     int owned = core_ungrant(core, claim);
@@ -312,7 +326,7 @@ core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited)
 static Claim *
 core_reclaim(Core *core, Slot *slot, double now)
 {
-    if (check_slot(slot, LEASED, "reclaim") < 0) {
+    if (check_slot(slot, SLOT_RECLAIM) < 0) {
         return NULL;
     }
     Claim *claim = slot->holder;
@@ -320,7 +334,7 @@ core_reclaim(Core *core, Slot *slot, double now)
         PyErr_SetString(PyExc_RuntimeError, "this pool was garbage-collected");
         return NULL;
     }
-    if (check_claim(claim, HOLDING, HOLDING, "end") < 0) {
+    if (check_claim(claim, CLAIM_END) < 0) {
         return NULL;
     }
     double held = now - claim->since;
@@ -346,12 +360,13 @@ core_reclaim(Core *core, Slot *slot, double now)
 }
 
 static int
-core_end(Core *core, Claim *claim, int state, const char *event)
+core_end(Core *core, Claim *claim, int event)
 {
-    if (check_claim(claim, WAITING, GRANTED, event) < 0) {
+    if (check_claim(claim, event) < 0) {
         return -1;
     }
     int failed = 0;
+    int state = claim_law[claim->state][event];
     if (claim->state == WAITING) {
         failed = core_dequeue(core, claim);
     }
@@ -377,7 +392,7 @@ core_demand(Core *core)
         wanted += (core->waiters_without_probe < free ? core->waiters_without_probe : free) - core->waiters_without_probe;
     }
     wanted -= core->idle + core->opening;
-    long long room = core->max_size - core_total(core);
+    long long room = core_room(core);
     wanted = wanted < room ? wanted : room;
     return wanted < 0 ? 0 : wanted;
 }
@@ -389,7 +404,7 @@ core_shortage(Core *core)
         return 0;
     }
     long long missing = core->min_size - core->count - core->opening;
-    long long room = core->max_size - core_total(core);
+    long long room = core_room(core);
     missing = missing < room ? missing : room;
     return missing < 0 ? 0 : missing;
 }

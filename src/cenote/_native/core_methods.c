@@ -67,7 +67,7 @@ static PyObject *
 Core_take_this(Core *core, PyObject *object)
 {
     Slot *slot = as_slot(core, object);
-    if (slot == NULL || check_slot(slot, IDLE, "take") < 0) {
+    if (slot == NULL || check_slot(slot, SLOT_TAKE) < 0) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < core->idle; i++) {
@@ -85,11 +85,11 @@ Core_take_this(Core *core, PyObject *object)
 static PyObject *
 Core_permit_for_pool(Core *core, PyObject *Py_UNUSED(ignored))
 {
-    if (core_total(core) >= core->max_size) {
+    if (core_room(core) <= 0) {
         Py_RETURN_NONE;
     }
     Slot *slot = core_new_slot(core);
-    if (slot != NULL && core_total(core) > core->max_size) { /* somebody was faster meanwhile */
+    if (slot != NULL && core_room(core) < 0) { /* somebody was faster meanwhile */
         core_fail_slot(core, slot);
         Py_DECREF(slot);
         Py_RETURN_NONE;
@@ -100,7 +100,7 @@ Core_permit_for_pool(Core *core, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Core_permit(Core *core, PyObject *ignored)
 {
-    if (core->idle + core->max_size - core_total(core) <= core->waiters.length) {
+    if (core->idle + core_room(core) <= core->waiters.length) {
         Py_RETURN_NONE;
     }
     return Core_permit_for_pool(core, ignored);
@@ -113,7 +113,7 @@ Core_open_slot(Core *core, PyObject *const *args, Py_ssize_t nargs)
     Slot *slot = as_slot(core, args[0]);
     double expires_at = Py_HUGE_VAL;
     if (slot == NULL || (nargs == 3 && as_seconds(args[2], &expires_at) < 0) ||
-        check_slot(slot, OPENING, "open") < 0) {
+        check_slot(slot, SLOT_OPEN) < 0) {
         return NULL;
     }
     slot->state = RESERVED;
@@ -129,7 +129,7 @@ static PyObject *
 Core_fail_slot(Core *core, PyObject *object)
 {
     Slot *slot = as_slot(core, object);
-    if (slot == NULL || check_slot(slot, OPENING, "fail") < 0) {
+    if (slot == NULL || check_slot(slot, SLOT_FAIL) < 0) {
         return NULL;
     }
     core_fail_slot(core, slot);
@@ -177,7 +177,7 @@ static PyObject *
 Core_untake(Core *core, PyObject *object)
 {
     Slot *slot = as_slot(core, object);
-    if (slot == NULL || check_slot(slot, RESERVED, "put") < 0 || ring_reserve(core) < 0) {
+    if (slot == NULL || check_slot(slot, SLOT_PUT) < 0 || ring_reserve(core) < 0) {
         return NULL;
     }
     slot->state = IDLE;
@@ -208,7 +208,7 @@ static PyObject *
 Core_retire(Core *core, PyObject *object)
 {
     Slot *slot = as_slot(core, object);
-    if (slot == NULL || check_slot(slot, RESERVED, "retire") < 0) {
+    if (slot == NULL || check_slot(slot, SLOT_RETIRE) < 0) {
         return NULL;
     }
     slot->state = CLOSING;
@@ -222,7 +222,7 @@ static PyObject *
 Core_finish(Core *core, PyObject *object)
 {
     Slot *slot = as_slot(core, object);
-    if (slot == NULL || check_slot(slot, CLOSING, "finish") < 0) {
+    if (slot == NULL || check_slot(slot, SLOT_FINISH) < 0) {
         return NULL;
     }
     slot->state = GONE;
@@ -271,7 +271,11 @@ Core_reserve(Core *core, PyObject *const *args, Py_ssize_t nargs)
     NARGS(2, 2, "reserve");
     Claim *claim = as_claim(core, args[0]);
     Slot *slot = claim == NULL ? NULL : as_slot(core, args[1]);
-    if (slot == NULL || check_claim(claim, ASKING, ASKING, "grant") < 0) {
+    if (slot == NULL || check_claim(claim, CLAIM_GRANT) < 0) {
+        return NULL;
+    }
+    if (claim->state != ASKING) { /* one that waits is granted by core_grant() only */
+        illegal(claim->st, "claim", claim->st->claim_states[claim->state], "grant");
         return NULL;
     }
     claim->state = GRANTED;
@@ -285,7 +289,7 @@ static PyObject *
 Core_ask_again(Core *core, PyObject *object)
 {
     Claim *claim = as_claim(core, object);
-    if (claim == NULL || check_claim(claim, GRANTED, GRANTED, "ask") < 0) {
+    if (claim == NULL || check_claim(claim, CLAIM_ASK) < 0) {
         return NULL;
     }
     core_ungrant(core, claim);
@@ -347,7 +351,7 @@ Core_fail(Core *core, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Py_INCREF(claim);
-    int result = core_end(core, claim, FAILED, "fail");
+    int result = core_end(core, claim, CLAIM_FAIL);
     if (result == 0) {
         Py_XSETREF(claim->error, Py_NewRef(args[1]));
     }
@@ -363,7 +367,7 @@ Core_leave(Core *core, PyObject *object)
         return NULL;
     }
     Py_INCREF(claim);
-    int result = core_end(core, claim, ABANDONED, "leave");
+    int result = core_end(core, claim, CLAIM_LEAVE);
     Py_DECREF(claim);
     return done_or_error(result);
 }
@@ -400,20 +404,13 @@ Core_set_circuit(Core *core, PyObject *state)
 static PyObject *
 Core_move(Core *core, PyObject *event)
 {
-    static const struct {
-        const char *event;
-        int from, to;
-    } law[] = {
-        {"open", NEW, OPEN},       {"close", NEW, CLOSED}, {"unopen", OPEN, NEW},
-        {"drain", OPEN, DRAINING}, {"close", OPEN, CLOSED}, {"close", DRAINING, CLOSED},
-    };
     const char *name = PyUnicode_AsUTF8(event);
     if (name == NULL) {
         return NULL;
     }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(law); i++) {
-        if (law[i].from == core->phase && strcmp(law[i].event, name) == 0) {
-            core->phase = law[i].to;
+    for (int i = 0; i < POOL_EVENTS; i++) {
+        if (strcmp(pool_events[i], name) == 0 && pool_law[core->phase][i] != NOWHERE) {
+            core->phase = pool_law[core->phase][i];
             Py_RETURN_NONE;
         }
     }

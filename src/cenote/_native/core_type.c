@@ -105,7 +105,7 @@ Core_deadlock(Core *core, PyObject *const *args, Py_ssize_t nargs)
     int deadlines = claim == NULL ? -1 : PyObject_IsTrue(args[1]);
     PyObject *leases = deadlines < 0 ? NULL : PyList_New(0);
     if (leases == NULL || core->opening != 0 || core->closing != 0 || core->out == 0 ||
-        core->out != core->count || core_total(core) < core->max_size) {
+        core->out != core->count || core_room(core) > 0) {
         return leases;
     }
     for (Py_ssize_t i = 0; i <= core->mask; i++) {
@@ -138,6 +138,12 @@ Core_deadlock(Core *core, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyObject *
+Core_room(Core *core, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromLongLong(core_room(core));
+}
+
+static PyObject *
 Core_demand(Core *core, PyObject *Py_UNUSED(ignored))
 {
     return PyLong_FromLongLong(core_demand(core));
@@ -152,7 +158,7 @@ Core_shortage(Core *core, PyObject *Py_UNUSED(ignored))
 static PyObject *
 Core_surplus(Core *core, PyObject *Py_UNUSED(ignored))
 {
-    long long surplus = core->count + core->opening - core->max_size;
+    long long surplus = core_excess(core);
     surplus = surplus < core->idle ? surplus : core->idle;
     return PyLong_FromLongLong(surplus < 0 ? 0 : surplus);
 }
@@ -198,6 +204,7 @@ static PyMethodDef core_methods[] = {
     {"idle_slots", (PyCFunction)Core_idle_slots, METH_NOARGS, NULL},
     {"in_hand", (PyCFunction)Core_in_hand, METH_NOARGS, NULL},
     {"deadlock", (PyCFunction)(void (*)(void))Core_deadlock, METH_FASTCALL, NULL},
+    {"room", (PyCFunction)Core_room, METH_NOARGS, NULL},
     {"demand", (PyCFunction)Core_demand, METH_NOARGS, NULL},
     {"shortage", (PyCFunction)Core_shortage, METH_NOARGS, NULL},
     {"surplus", (PyCFunction)Core_surplus, METH_NOARGS, NULL},
@@ -269,31 +276,31 @@ static PyGetSetDef core_getset[] = {
 };
 
 static PyMemberDef core_members[] = {
-    {"min_size", T_LONGLONG, offsetof(Core, min_size), 0, NULL},
-    {"max_size", T_LONGLONG, offsetof(Core, max_size), 0, NULL},
-    {"sync_factory", T_BOOL, offsetof(Core, sync_factory), 0, NULL},
-    {"generation", T_LONGLONG, offsetof(Core, generation), 0, NULL},
-    {"busy", T_INT, offsetof(Core, busy), 0, NULL},
-    {"lifo", T_BOOL, offsetof(Core, lifo), READONLY, NULL},
-    {"recovering_limit", T_LONGLONG, offsetof(Core, recovering_limit), READONLY, NULL},
-    {"recovery", T_LONGLONG, offsetof(Core, recovery), READONLY, NULL},
-    {"probes_in_use", T_LONGLONG, offsetof(Core, probes_in_use), READONLY, NULL},
-    {"waiters_without_probe", T_LONGLONG, offsetof(Core, waiters_without_probe), READONLY, NULL},
-    {"count", T_LONGLONG, offsetof(Core, count), READONLY, NULL},
-    {"idle_count", T_PYSSIZET, offsetof(Core, idle), READONLY, NULL},
-    {"opening", T_LONGLONG, offsetof(Core, opening), READONLY, NULL},
-    {"closing", T_LONGLONG, offsetof(Core, closing), READONLY, NULL},
-    {"out", T_LONGLONG, offsetof(Core, out), READONLY, NULL},
-    {"waiting", T_PYSSIZET, offsetof(Core, waiters.length), READONLY, NULL},
-    {"granted_count", T_PYSSIZET, offsetof(Core, granted.length), READONLY, NULL},
-    {"idle_seqs", T_LONGLONG, offsetof(Core, idle_seqs), READONLY, NULL},
-    {"queue_seqs", T_LONGLONG, offsetof(Core, queue_seqs), READONLY, NULL},
-    {"acquired", T_LONGLONG, offsetof(Core, acquired), READONLY, NULL},
-    {"released", T_LONGLONG, offsetof(Core, released), READONLY, NULL},
-    {"wait_time", T_DOUBLE, offsetof(Core, wait_time), READONLY, NULL},
-    {"max_wait_time", T_DOUBLE, offsetof(Core, max_wait_time), READONLY, NULL},
-    {"hold_time", T_DOUBLE, offsetof(Core, hold_time), READONLY, NULL},
-    {"max_hold_time", T_DOUBLE, offsetof(Core, max_hold_time), READONLY, NULL},
+    {"min_size", Py_T_LONGLONG, offsetof(Core, min_size), 0, NULL},
+    {"max_size", Py_T_LONGLONG, offsetof(Core, max_size), 0, NULL},
+    {"sync_factory", Py_T_BOOL, offsetof(Core, sync_factory), 0, NULL},
+    {"generation", Py_T_LONGLONG, offsetof(Core, generation), 0, NULL},
+    {"busy", Py_T_INT, offsetof(Core, busy), 0, NULL},
+    {"lifo", Py_T_BOOL, offsetof(Core, lifo), Py_READONLY, NULL},
+    {"recovering_limit", Py_T_LONGLONG, offsetof(Core, recovering_limit), Py_READONLY, NULL},
+    {"recovery", Py_T_LONGLONG, offsetof(Core, recovery), Py_READONLY, NULL},
+    {"probes_in_use", Py_T_LONGLONG, offsetof(Core, probes_in_use), Py_READONLY, NULL},
+    {"waiters_without_probe", Py_T_LONGLONG, offsetof(Core, waiters_without_probe), Py_READONLY, NULL},
+    {"count", Py_T_LONGLONG, offsetof(Core, count), Py_READONLY, NULL},
+    {"idle_count", Py_T_PYSSIZET, offsetof(Core, idle), Py_READONLY, NULL},
+    {"opening", Py_T_LONGLONG, offsetof(Core, opening), Py_READONLY, NULL},
+    {"closing", Py_T_LONGLONG, offsetof(Core, closing), Py_READONLY, NULL},
+    {"out", Py_T_LONGLONG, offsetof(Core, out), Py_READONLY, NULL},
+    {"waiting", Py_T_PYSSIZET, offsetof(Core, waiters.length), Py_READONLY, NULL},
+    {"granted_count", Py_T_PYSSIZET, offsetof(Core, granted.length), Py_READONLY, NULL},
+    {"idle_seqs", Py_T_LONGLONG, offsetof(Core, idle_seqs), Py_READONLY, NULL},
+    {"queue_seqs", Py_T_LONGLONG, offsetof(Core, queue_seqs), Py_READONLY, NULL},
+    {"acquired", Py_T_LONGLONG, offsetof(Core, acquired), Py_READONLY, NULL},
+    {"released", Py_T_LONGLONG, offsetof(Core, released), Py_READONLY, NULL},
+    {"wait_time", Py_T_DOUBLE, offsetof(Core, wait_time), Py_READONLY, NULL},
+    {"max_wait_time", Py_T_DOUBLE, offsetof(Core, max_wait_time), Py_READONLY, NULL},
+    {"hold_time", Py_T_DOUBLE, offsetof(Core, hold_time), Py_READONLY, NULL},
+    {"max_hold_time", Py_T_DOUBLE, offsetof(Core, max_hold_time), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

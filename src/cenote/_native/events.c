@@ -1,4 +1,4 @@
-/* Events: the two of the fast path, made and delivered without a step of Python. */
+/* Events: those of the fast path, made and delivered without a step of Python. */
 
 static const char *const event_fields[EVENT_FIELDS] = {"kind", "pool",     "time",   "resource",
                                                        "task", "duration", "reason", "error"};
@@ -59,7 +59,8 @@ name_of_task(State *st, PyObject *task)
     return name;
 }
 
-/* As the constructor would make it, which costs several times as much. */
+/* As the constructor would make it, which costs several times as much. `slot` may be NULL, and NaN is
+ * no duration. */
 static PyObject *
 new_event(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
 {
@@ -75,9 +76,9 @@ new_event(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now,
         Py_NewRef(kind),
         Py_NewRef(front),
         PyFloat_FromDouble(now),
-        newref_or_none(slot->resource),
+        newref_or_none(slot == NULL ? NULL : slot->resource),
         name,
-        PyFloat_FromDouble(duration),
+        isnan(duration) ? Py_NewRef(Py_None) : PyFloat_FromDouble(duration),
         Py_NewRef(Py_None),
         Py_NewRef(Py_None),
     };
@@ -122,7 +123,7 @@ drop_event(State *st, PyObject *event)
     }
 }
 
-/* Bound._emit() for the two events of the fast path. */
+/* Emit one of the events of the fast path: acquired, released, waiting. */
 static int
 fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
 {
@@ -148,7 +149,7 @@ fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double 
         Py_XDECREF(callback);
         Py_XDECREF(result);
         if (result == NULL) {
-            PyObject *error = fetch_error();
+            PyObject *error = PyErr_GetRaisedException();
             failed = fastpath_contain(front, error,
                                    PyUnicode_FromFormat("a subscriber failed on %R", kind)) < 0;
         }
@@ -159,12 +160,23 @@ fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double 
     return failed ? -1 : 0;
 }
 
+/* Emit `waiting`. A subscriber may do anything: the caller looks again. */
+static int
+tell_of_wait(FastPath *front, Claim *claim)
+{
+    double now = fastpath_now(front);
+    if (now == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    return fastpath_tell(front, claim->st->s_waiting, claim, NULL, now, Py_NAN);
+}
+
 /* A claim holds a slot: tell those who want to know. */
 static int
 fastpath_report_hold(FastPath *front, Claim *claim, Slot *slot, double now, double waited)
 {
     if (front->hold_warning != Py_None) {
-        PyObject *result = PyObject_CallMethodObjArgs((PyObject *)front, claim->st->s_held, claim,
+        PyObject *result = PyObject_CallMethodObjArgs(slow_path(front), claim->st->s_held, claim,
                                                       slot, NULL);
         Py_XDECREF(result);
         return result == NULL ? -1 : 0;

@@ -64,7 +64,6 @@ FastPath_acquire(FastPath *front, PyObject *const *args, Py_ssize_t nargs, PyObj
 static PyObject *
 try_acquire(FastPath *front, Core *core)
 {
-    PyObject *self = (PyObject *)front;
     PyObject *task = NULL;
     if (core->phase == OPEN && core->circuit == ACTIVE && core->idle > core->waiters.length &&
         (front->before_acquire == Py_None ||
@@ -77,7 +76,7 @@ try_acquire(FastPath *front, Core *core)
         }
     }
     if (task == NULL) {
-        return PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
+        return PyObject_CallMethodNoArgs(slow_path(front), core->st->s_try_acquire_slow);
     }
     double now = fastpath_now(front);
     Claim *claim = now == -1.0 && PyErr_Occurred() ? NULL : acquire_new(front);
@@ -97,14 +96,14 @@ try_acquire(FastPath *front, Core *core)
             slot = core_take(core, Py_HUGE_VAL);
         }
         if (slot == NULL) {
-            resource = PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
+            resource = PyObject_CallMethodNoArgs(slow_path(front), core->st->s_try_acquire_slow);
         }
         else {
             PyObject *answer = front->before_acquire == Py_None
                                    ? Py_NewRef(Py_True)
                                    : ask(core, front->before_acquire, slot->resource);
             if (answer == Py_True && core->phase == CLOSED) { /* by the hook */
-                PyObject *settled = PyObject_CallMethodOneArg(self, core->st->s_settle,
+                PyObject *settled = PyObject_CallMethodOneArg(slow_path(front), core->st->s_settle,
                                                               (PyObject *)slot);
                 resource = settled == NULL ? NULL : Py_NewRef(Py_None);
                 Py_XDECREF(settled);
@@ -115,13 +114,13 @@ try_acquire(FastPath *front, Core *core)
                 }
             }
             else { /* rejected: destroyed there, and the slow path takes the next one */
-                PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
-                PyObject *refused = PyObject_CallMethodObjArgs(self, core->st->s_refuse, slot,
+                PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
+                PyObject *refused = PyObject_CallMethodObjArgs(slow_path(front), core->st->s_refuse, slot,
                                                                error, NULL);
                 Py_DECREF(error);
                 if (refused != NULL) {
                     Py_DECREF(refused);
-                    resource = PyObject_CallMethodNoArgs(self, core->st->s_try_acquire_slow);
+                    resource = PyObject_CallMethodNoArgs(slow_path(front), core->st->s_try_acquire_slow);
                 }
             }
             Py_XDECREF(answer);
@@ -159,7 +158,7 @@ fastpath_release(FastPath *front, PyObject *resource, int clean)
     if (slot == NULL || slot->same_resource != NULL) {
         PyObject *verb = PyUnicode_FromString("release");
         slot = verb == NULL ? NULL
-                            : (Slot *)PyObject_CallMethodObjArgs((PyObject *)front, st->s_leased,
+                            : (Slot *)PyObject_CallMethodObjArgs(slow_path(front), st->s_leased,
                                                                  resource, verb, NULL);
         Py_XDECREF(verb);
         if (slot == NULL) {
@@ -174,7 +173,7 @@ fastpath_release(FastPath *front, PyObject *resource, int clean)
     if (result == NULL || result == st->done) {
         return result;
     }
-    PyObject *completed = PyObject_CallMethodOneArg((PyObject *)front, st->s_completed, result);
+    PyObject *completed = PyObject_CallMethodOneArg(slow_path(front), st->s_completed, result);
     Py_DECREF(result);
     return completed;
 }
@@ -325,6 +324,7 @@ FIELD(before_acquire)
 FIELD(before_release)
 FIELD(strategy)
 FIELD(hold_warning)
+FIELD(engine)
 
 #define GETSET(attribute, name) \
     {attribute, (getter)FastPath_get_##name, (setter)FastPath_set_##name, NULL, NULL}
@@ -343,19 +343,20 @@ static PyGetSetDef fastpath_getset[] = {
     GETSET("_before_release", before_release),
     GETSET("_strategy", strategy),
     GETSET("_hold_warning", hold_warning),
+    GETSET("_engine", engine),
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef fastpath_members[] = {
-    {"_thread", T_ULONG, offsetof(FastPath, thread), 0, NULL},
-    {"_direct_clock", T_BOOL, offsetof(FastPath, direct_clock), 0, NULL},
-    {"_direct_future", T_BOOL, offsetof(FastPath, direct_future), 0, NULL},
-    {"_doubtful", T_BOOL, offsetof(FastPath, doubtful), 0, NULL},
-    {"_trust", T_DOUBLE, offsetof(FastPath, trust), 0, NULL},
-    {"_doubted", T_DOUBLE, offsetof(FastPath, doubted), 0, NULL},
-    {"_alarm_at", T_DOUBLE, offsetof(FastPath, alarm), 0, NULL},
-    {"_due_at", T_DOUBLE, offsetof(FastPath, due_at), 0, NULL},
-    {"_max_waiting", T_LONGLONG, offsetof(FastPath, max_waiting), 0, NULL},
+    {"_thread", Py_T_ULONG, offsetof(FastPath, thread), 0, NULL},
+    {"_direct_clock", Py_T_BOOL, offsetof(FastPath, direct_clock), 0, NULL},
+    {"_direct_future", Py_T_BOOL, offsetof(FastPath, direct_future), 0, NULL},
+    {"_doubtful", Py_T_BOOL, offsetof(FastPath, doubtful), 0, NULL},
+    {"_trust", Py_T_DOUBLE, offsetof(FastPath, trust), 0, NULL},
+    {"_doubted", Py_T_DOUBLE, offsetof(FastPath, doubted), 0, NULL},
+    {"_alarm_at", Py_T_DOUBLE, offsetof(FastPath, alarm), 0, NULL},
+    {"_due_at", Py_T_DOUBLE, offsetof(FastPath, due_at), 0, NULL},
+    {"_max_waiting", Py_T_LONGLONG, offsetof(FastPath, max_waiting), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -400,6 +401,7 @@ FastPath_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(
     front->before_release = Py_NewRef(Py_None);
     front->strategy = Py_NewRef(Py_None);
     front->hold_warning = Py_NewRef(Py_None);
+    front->engine = Py_NewRef(Py_None);
     front->acquire_timeout = Py_NewRef(Py_None);
     front->subscribers = nothing;
     front->alarm = front->due_at = Py_HUGE_VAL;
@@ -418,6 +420,7 @@ FastPath_traverse(FastPath *front, visitproc visit, void *arg)
     Py_VISIT(front->before_release);
     Py_VISIT(front->strategy);
     Py_VISIT(front->hold_warning);
+    Py_VISIT(front->engine);
     Py_VISIT(front->acquire_timeout);
     Py_VISIT(front->subscribers);
     return 0;
@@ -433,6 +436,7 @@ FastPath_clear(FastPath *front)
     Py_SETREF(front->before_acquire, Py_NewRef(Py_None));
     Py_SETREF(front->before_release, Py_NewRef(Py_None));
     Py_SETREF(front->strategy, Py_NewRef(Py_None));
+    Py_SETREF(front->engine, Py_NewRef(Py_None));
     PyObject *subscribers = PyTuple_New(0); /* a shared constant: cannot fail */
     Py_SETREF(front->subscribers, subscribers);
     return 0;
@@ -450,6 +454,7 @@ FastPath_dealloc(FastPath *front)
     Py_XDECREF(front->before_release);
     Py_XDECREF(front->strategy);
     Py_XDECREF(front->hold_warning);
+    Py_XDECREF(front->engine);
     Py_XDECREF(front->acquire_timeout);
     Py_XDECREF(front->subscribers);
     PyMem_Free(front->deadlines);

@@ -92,24 +92,9 @@ fastpath_advance(FastPath *front)
         (core->min_size == 0 || core_shortage(core) == 0)) {
         return 0;
     }
-    PyObject *result = PyObject_CallMethodNoArgs((PyObject *)front, core->st->s_advance);
+    PyObject *result = PyObject_CallMethodNoArgs(slow_path(front), core->st->s_advance);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
-}
-
-/* What a hook raised, as an exception instance; the error indicator is clear afterwards. */
-static PyObject *
-fetch_error(void)
-{
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(error, traceback);
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return error;
 }
 
 /* Bound._contain() of what a watcher has raised. Steals both; `what` may be NULL with an exception. */
@@ -117,7 +102,7 @@ static int
 fastpath_contain(FastPath *front, PyObject *error, PyObject *what)
 {
     PyObject *result = what == NULL ? NULL
-                                    : PyObject_CallMethodObjArgs((PyObject *)front,
+                                    : PyObject_CallMethodObjArgs(slow_path(front),
                                                                  front->core->st->s_contain, error,
                                                                  what, NULL);
     Py_XDECREF(error);
@@ -136,7 +121,7 @@ fastpath_report_success(FastPath *front, long long probe)
     if (!Py_IS_TYPE(front->strategy, st->watcher_type)) {
         PyObject *number = PyLong_FromLongLong(probe);
         result = number == NULL ? NULL
-                                : PyObject_CallMethodOneArg((PyObject *)front, st->s_report_success,
+                                : PyObject_CallMethodOneArg(slow_path(front), st->s_report_success,
                                                             number);
         Py_XDECREF(number);
         Py_XDECREF(result);
@@ -154,7 +139,7 @@ fastpath_report_success(FastPath *front, long long probe)
     if (result != NULL) {
         return 0;
     }
-    PyObject *error = fetch_error();
+    PyObject *error = PyErr_GetRaisedException();
     return fastpath_contain(front, error,
                          PyUnicode_FromString("the strategy failed in report_success()"));
 }

@@ -21,7 +21,6 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <structmember.h>
 
 #include <math.h>
 #include <stddef.h>
@@ -29,17 +28,8 @@
 #include <time.h>
 
 #include "../include/cenote.h"
-
-enum { OPENING, RESERVED, IDLE, LEASED, CLOSING, GONE, SLOT_STATES };
-enum { ASKING, WAITING, GRANTED, HOLDING, ENDED, FAILED, ABANDONED, CLAIM_STATES };
-enum { NEW, OPEN, DRAINING, CLOSED, PHASES };
-enum { ACTIVE, INACTIVE, RECOVERING, CIRCUITS };
-
-static const char *const slot_names[] = {"OPENING", "RESERVED", "IDLE", "LEASED", "CLOSING", "GONE"};
-static const char *const claim_names[] = {"ASKING", "WAITING", "GRANTED", "HOLDING",
-                                          "ENDED",  "FAILED",  "ABANDONED"};
-static const char *const phase_names[] = {"NEW", "OPEN", "DRAINING", "CLOSED"};
-static const char *const circuit_names[] = {"ACTIVE", "INACTIVE", "RECOVERING"};
+#include "compat.h"
+#include "law.h"
 
 #define SPARE 64          /* acquire objects kept for reuse */
 #define FIRST_CAPACITY 8  /* of the ring and of the table of leases */
@@ -132,6 +122,7 @@ typedef struct {
     Core *core;
     PyObject *loop, *time, *before_acquire, *before_release, *strategy, *subscribers;
     PyObject *hold_warning, *acquire_timeout;
+    PyObject *engine; /* has the methods of contract.SlowPath; None: the pool itself has them */
     Claim **deadlines; /* a heap of those who wait in C; borrowed */
     Py_ssize_t timed, room;
     double alarm;          /* loop time at which the timer for them comes; inf: none is set */
@@ -174,7 +165,7 @@ struct State {
     PyObject *spare_event; /* nobody has kept it, and its fields are empty */
     PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
         *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
-        *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released,
+        *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released, *s_waiting,
         *s_get_name, *s_contain, *s_check_deadlock, *s_set_alarm, *s_factory_failures,
         *s_create_future, *s_interrupted, *s_done, *s_set_result, *s_broken_off, *s_defer_return;
     Claim *spare[SPARE];
@@ -195,11 +186,20 @@ typedef struct Data Data;         /* the user data of a C handler */
 
 static struct PyModuleDef module_def;
 
+/* The object that has the methods of contract.SlowPath: the one place that knows. Borrowed. */
+static inline PyObject *
+slow_path(FastPath *front)
+{
+    return front->engine == Py_None ? (PyObject *)front : front->engine;
+}
+
 /* base.c */
 static PyObject *newref_or_none(PyObject *object);
+static PyObject *get_object(PyObject *self, void *offset);
+static int set_object(PyObject *self, PyObject *value, void *offset);
 static int illegal(State *st, const char *machine, PyObject *state, const char *event);
-static int check_slot(Slot *slot, int wanted, const char *event);
-static int check_claim(Claim *claim, int one, int other, const char *event);
+static inline int check_slot(Slot *slot, int event);
+static inline int check_claim(Claim *claim, int event);
 static double optional_seconds(PyObject *value);
 static PyObject *import_from(const char *module, const char *name);
 static int add_type(PyObject *module, PyTypeObject **place, PyType_Spec *spec, PyTypeObject *base);
@@ -231,6 +231,8 @@ static void Claim_dealloc(Claim *claim);
 /* core.c */
 static void core_release_probe(Core *core, long long *probe);
 static long long core_total(Core *core);
+static long long core_room(Core *core);
+static long long core_excess(Core *core);
 static void core_unlist(Slot *slot);
 static Slot *core_new_slot(Core *core);
 static void core_fail_slot(Core *core, Slot *slot);
@@ -242,7 +244,7 @@ static int core_wait(Core *core, Claim *claim);
 static Claim *core_grant(Core *core);
 static int core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited);
 static Claim *core_reclaim(Core *core, Slot *slot, double now);
-static int core_end(Core *core, Claim *claim, int state, const char *event);
+static int core_end(Core *core, Claim *claim, int event);
 static long long core_demand(Core *core);
 static long long core_shortage(Core *core);
 static int core_reports(Core *core, long long probe);
@@ -302,7 +304,6 @@ static PyObject *check_call(Check *check, PyObject *resource);
 static PyObject *ask(Core *core, PyObject *hook, PyObject *resource);
 static int claim_wake(Claim *claim);
 static int fastpath_advance(FastPath *front);
-static PyObject *fetch_error(void);
 static int fastpath_contain(FastPath *front, PyObject *error, PyObject *what);
 static int fastpath_report_success(FastPath *front, long long probe);
 static int trusts(FastPath *front, Slot *slot, double now);
@@ -310,6 +311,7 @@ static PyObject *iterate(PyObject *awaitable);
 
 /* events.c */
 static int fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration);
+static int tell_of_wait(FastPath *front, Claim *claim);
 static int fastpath_report_hold(FastPath *front, Claim *claim, Slot *slot, double now, double waited);
 
 /* deadlines.c */

@@ -14,6 +14,79 @@ load_members(PyObject **members, const char *const *names, int length, const cha
     return type == NULL ? -1 : 0;
 }
 
+/* Every name that C looks up in Python objects, with the protocol of contract.py that lists it. NULL: a
+ * kind of event, or a name of the clock. */
+static const struct {
+    size_t place;
+    const char *name;
+    const char *protocol;
+} used_names[] = {
+    {offsetof(State, s_monotonic), "monotonic", NULL},
+    {offsetof(State, s_time), "time", NULL},
+    {offsetof(State, s_enter), "_enter", "SlowPath"},
+    {offsetof(State, s_check_loop), "_check_loop", "SlowPath"},
+    {offsetof(State, s_admit_or_raise), "_admit_or_raise", "SlowPath"},
+    {offsetof(State, s_obtain), "_obtain", "SlowPath"},
+    {offsetof(State, s_leave), "_leave", "SlowPath"},
+    {offsetof(State, s_advance), "_advance", "SlowPath"},
+    {offsetof(State, s_settle), "_settle", "SlowPath"},
+    {offsetof(State, s_examine), "_examine", "SlowPath"},
+    {offsetof(State, s_refuse), "_refuse", "SlowPath"},
+    {offsetof(State, s_held), "_held", "SlowPath"},
+    {offsetof(State, s_report_success), "_report_success", "SlowPath"},
+    {offsetof(State, s_expect), "_expect", "SlowPath"},
+    {offsetof(State, s_wake), "wake", "Waiter"},
+    {offsetof(State, s_leased), "_leased", "SlowPath"},
+    {offsetof(State, s_completed), "_completed", "SlowPath"},
+    {offsetof(State, s_try_acquire_slow), "_try_acquire_slow", "SlowPath"},
+    {offsetof(State, s_start_ticket), "_start_ticket", "SlowPath"},
+    {offsetof(State, s_acquired), "acquired", NULL},
+    {offsetof(State, s_released), "released", NULL},
+    {offsetof(State, s_waiting), "waiting", NULL},
+    {offsetof(State, s_get_name), "get_name", "Task"},
+    {offsetof(State, s_contain), "_contain", "SlowPath"},
+    {offsetof(State, s_check_deadlock), "_check_deadlock", "SlowPath"},
+    {offsetof(State, s_set_alarm), "_set_alarm", "SlowPath"},
+    {offsetof(State, s_factory_failures), "_factory_failures", "SlowPath"},
+    {offsetof(State, s_create_future), "create_future", "Loop"},
+    {offsetof(State, s_interrupted), "_interrupted", "SlowPath"},
+    {offsetof(State, s_done), "done", "Future"},
+    {offsetof(State, s_set_result), "set_result", "Future"},
+    {offsetof(State, s_broken_off), "_broken_off", "SlowPath"},
+    {offsetof(State, s_defer_return), "_defer_return", "SlowPath"},
+};
+
+static int
+intern_names(State *st)
+{
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(used_names); i++) {
+        PyObject *name = PyUnicode_InternFromString(used_names[i].name);
+        if (name == NULL) {
+            return -1;
+        }
+        *(PyObject **)((char *)st + used_names[i].place) = name;
+    }
+    return 0;
+}
+
+/* names(): (protocol, name) of all that contract.py has to list. */
+static PyObject *
+module_names(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *found = PyList_New(0);
+    for (size_t i = 0; found != NULL && i < Py_ARRAY_LENGTH(used_names); i++) {
+        if (used_names[i].protocol == NULL) {
+            continue;
+        }
+        PyObject *pair = Py_BuildValue("(ss)", used_names[i].protocol, used_names[i].name);
+        if (pair == NULL || PyList_Append(found, pair) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(pair);
+    }
+    return found;
+}
+
 static int
 module_exec(PyObject *module)
 {
@@ -51,48 +124,8 @@ module_exec(PyObject *module)
         Py_CLEAR(st->current_tasks);
     }
 #endif
-    struct {
-        PyObject **place;
-        const char *name;
-    } names[] = {
-        {&st->s_monotonic, "monotonic"},
-        {&st->s_time, "time"},
-        {&st->s_enter, "_enter"},
-        {&st->s_check_loop, "_check_loop"},
-        {&st->s_admit_or_raise, "_admit_or_raise"},
-        {&st->s_obtain, "_obtain"},
-        {&st->s_leave, "_leave"},
-        {&st->s_advance, "_advance"},
-        {&st->s_settle, "_settle"},
-        {&st->s_examine, "_examine"},
-        {&st->s_refuse, "_refuse"},
-        {&st->s_held, "_held"},
-        {&st->s_report_success, "_report_success"},
-        {&st->s_expect, "_expect"},
-        {&st->s_wake, "wake"},
-        {&st->s_leased, "_leased"},
-        {&st->s_completed, "_completed"},
-        {&st->s_try_acquire_slow, "_try_acquire_slow"},
-        {&st->s_start_ticket, "_start_ticket"},
-        {&st->s_acquired, "acquired"},
-        {&st->s_released, "released"},
-        {&st->s_get_name, "get_name"},
-        {&st->s_contain, "_contain"},
-        {&st->s_check_deadlock, "_check_deadlock"},
-        {&st->s_set_alarm, "_set_alarm"},
-        {&st->s_factory_failures, "_factory_failures"},
-        {&st->s_create_future, "create_future"},
-        {&st->s_interrupted, "_interrupted"},
-        {&st->s_done, "done"},
-        {&st->s_set_result, "set_result"},
-        {&st->s_broken_off, "_broken_off"},
-        {&st->s_defer_return, "_defer_return"},
-    };
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
-        *names[i].place = PyUnicode_InternFromString(names[i].name);
-        if (*names[i].place == NULL) {
-            return -1;
-        }
+    if (intern_names(st) < 0) {
+        return -1;
     }
     return load_clock(st);
 }
@@ -147,6 +180,7 @@ static PyModuleDef_Slot module_slots[] = {
 
 static PyMethodDef module_methods[] = {
     {"adopt", adopt, METH_O, NULL},
+    {"names", module_names, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -7,7 +7,7 @@ fastpath_give_back(FastPath *front, Slot *slot, int clean)
 {
     Core *core = front->core;
     State *st = core->st;
-    PyObject *self = (PyObject *)front, *result;
+    PyObject *result;
     double now = fastpath_now(front);
     if (now == -1.0 && PyErr_Occurred()) {
         return NULL;
@@ -25,8 +25,8 @@ fastpath_give_back(FastPath *front, Slot *slot, int clean)
     if (!clean && front->before_release != Py_None) {
         PyObject *answer = ask(core, front->before_release, slot->resource);
         if (answer == NULL || answer == Py_False || is_awaitable(answer)) {
-            PyObject *error = answer == NULL ? fetch_error() : Py_NewRef(Py_None);
-            result = PyObject_CallMethodObjArgs(self, st->s_examine, slot,
+            PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
+            result = PyObject_CallMethodObjArgs(slow_path(front), st->s_examine, slot,
                                                 answer == NULL ? Py_None : answer, error, NULL);
             Py_XDECREF(answer);
             Py_DECREF(error);
@@ -40,12 +40,12 @@ fastpath_give_back(FastPath *front, Slot *slot, int clean)
     const char *reason;
     int unfit = core_put(core, slot, now, &reason);
     if (unfit != 0) {
-        return unfit < 0 ? NULL : PyObject_CallMethodOneArg(self, st->s_settle, (PyObject *)slot);
+        return unfit < 0 ? NULL : PyObject_CallMethodOneArg(slow_path(front), st->s_settle, (PyObject *)slot);
     }
     double until = isnan(core->max_idle) ? slot->expires_at
                                          : fmin(now + core->max_idle, slot->expires_at);
     if (until < front->due_at) {
-        result = PyObject_CallMethodOneArg(self, st->s_expect, (PyObject *)slot);
+        result = PyObject_CallMethodOneArg(slow_path(front), st->s_expect, (PyObject *)slot);
         if (result == NULL) {
             return NULL;
         }
@@ -70,7 +70,7 @@ fastpath_check_loop(FastPath *front)
     if (PyErr_Occurred()) {
         return -1;
     }
-    PyObject *result = PyObject_CallMethodNoArgs((PyObject *)front, front->core->st->s_check_loop);
+    PyObject *result = PyObject_CallMethodNoArgs(slow_path(front), front->core->st->s_check_loop);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
@@ -80,7 +80,7 @@ static PyObject *
 fastpath_return(FastPath *front, Slot *slot, int clean)
 {
     if (front->core->busy) {
-        return PyObject_CallMethodObjArgs((PyObject *)front, front->core->st->s_defer_return, slot,
+        return PyObject_CallMethodObjArgs(slow_path(front), front->core->st->s_defer_return, slot,
                                           clean ? Py_True : Py_False, NULL);
     }
     Core *core = step_begin(front);

@@ -256,21 +256,21 @@ Slot_get_state(Slot *slot, void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef slot_getset[] = {
+    {"resource", get_object, NULL, NULL, (void *)offsetof(Slot, resource)},
+    {"holder", get_object, NULL, NULL, (void *)offsetof(Slot, holder)},
     {"state", (getter)Slot_get_state, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef slot_members[] = {
-    {"resource", T_OBJECT, offsetof(Slot, resource), READONLY, NULL},
-    {"holder", T_OBJECT, offsetof(Slot, holder), READONLY, NULL},
-    {"expires_at", T_DOUBLE, offsetof(Slot, expires_at), 0, NULL},
-    {"idle_since", T_DOUBLE, offsetof(Slot, idle_since), 0, NULL},
-    {"idle_seq", T_LONGLONG, offsetof(Slot, idle_seq), READONLY, NULL},
-    {"generation", T_LONGLONG, offsetof(Slot, generation), READONLY, NULL},
-    {"uses", T_LONGLONG, offsetof(Slot, uses), READONLY, NULL},
-    {"probe", T_LONGLONG, offsetof(Slot, probe), READONLY, NULL},
-    {"fresh", T_BOOL, offsetof(Slot, fresh), 0, NULL},
-    {"told", T_BOOL, offsetof(Slot, told), 0, NULL},
+    {"expires_at", Py_T_DOUBLE, offsetof(Slot, expires_at), 0, NULL},
+    {"idle_since", Py_T_DOUBLE, offsetof(Slot, idle_since), 0, NULL},
+    {"idle_seq", Py_T_LONGLONG, offsetof(Slot, idle_seq), Py_READONLY, NULL},
+    {"generation", Py_T_LONGLONG, offsetof(Slot, generation), Py_READONLY, NULL},
+    {"uses", Py_T_LONGLONG, offsetof(Slot, uses), Py_READONLY, NULL},
+    {"probe", Py_T_LONGLONG, offsetof(Slot, probe), Py_READONLY, NULL},
+    {"fresh", Py_T_BOOL, offsetof(Slot, fresh), 0, NULL},
+    {"told", Py_T_BOOL, offsetof(Slot, told), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

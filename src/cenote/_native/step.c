@@ -34,7 +34,7 @@ step_unsettled(Core *core)
 {
     return core->count - core->idle - core->out + core->opening + core->closing +
                core->granted.length != 0 ||
-           (core->waiters.length > 0 && (core->idle > 0 || core_total(core) < core->max_size)) ||
+           (core->waiters.length > 0 && (core->idle > 0 || core_room(core) > 0)) ||
            !PyErr_ExceptionMatches(PyExc_Exception) ||
            PyErr_ExceptionMatches(PyExc_RecursionError) ||
            PyErr_ExceptionMatches(PyExc_MemoryError);
@@ -47,15 +47,14 @@ fastpath_broken_off(FastPath *front, Core *core)
     if (!front->doubtful && !step_unsettled(core)) {
         return;
     }
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *error = PyErr_GetRaisedException();
     front->doubtful = 1; /* in case that the call fails: the next step tries again */
-    PyObject *result = PyObject_CallMethodNoArgs((PyObject *)front, core->st->s_broken_off);
+    PyObject *result = PyObject_CallMethodNoArgs(slow_path(front), core->st->s_broken_off);
     if (result == NULL) {
         PyErr_Clear();
     }
     Py_XDECREF(result);
-    PyErr_Restore(type, error, traceback);
+    PyErr_SetRaisedException(error);
 }
 
 static inline void
@@ -75,8 +74,7 @@ lose_hold(Core *core, Claim *claim)
     if (claim->state != HOLDING || claim->slot == NULL) {
         return;
     }
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *error = PyErr_GetRaisedException();
     Slot *slot = (Slot *)Py_NewRef(claim->slot);
     Claim *lost = core_reclaim(core, slot, claim->since);
     if (lost == NULL) {
@@ -84,5 +82,5 @@ lose_hold(Core *core, Claim *claim)
     }
     Py_XDECREF(lost);
     Py_DECREF(slot);
-    PyErr_Restore(type, error, traceback);
+    PyErr_SetRaisedException(error);
 }

@@ -9,9 +9,16 @@ can_wait(FastPath *front, Claim *claim)
 {
     Core *core = front->core;
     return claim->state == ASKING && core->phase == OPEN && core->circuit == ACTIVE &&
-           core->idle == 0 && core_total(core) >= core->max_size && claim->timeout != 0.0 &&
-           (front->max_waiting < 0 || core->waiters.length < front->max_waiting) &&
-           PyTuple_GET_SIZE(front->subscribers) == 0;
+           core->idle == 0 && core_room(core) <= 0 && claim->timeout != 0.0 &&
+           (front->max_waiting < 0 || core->waiters.length < front->max_waiting);
+}
+
+static void
+wait_end(Claim *claim)
+{
+    deadline_remove(claim);
+    Py_CLEAR(claim->pause);
+    Py_CLEAR(claim->future);
 }
 
 /* 1: it waits; 0: it cannot wait here; -1: an exception is set. */
@@ -25,7 +32,7 @@ wait_begin(Claim *claim)
         return 0;
     }
     if (isnan(claim->timeout)) {
-        result = PyObject_CallMethodOneArg((PyObject *)front, st->s_check_deadlock,
+        result = PyObject_CallMethodOneArg(slow_path(front), st->s_check_deadlock,
                                            (PyObject *)claim);
         if (result == NULL) {
             return -1;
@@ -40,7 +47,7 @@ wait_begin(Claim *claim)
         if (claim->deadline < front->alarm) {
             PyObject *when = PyFloat_FromDouble(claim->deadline);
             result = when == NULL ? NULL
-                                  : PyObject_CallMethodOneArg((PyObject *)front, st->s_set_alarm,
+                                  : PyObject_CallMethodOneArg(slow_path(front), st->s_set_alarm,
                                                               when);
             Py_XDECREF(when);
             if (result == NULL) {
@@ -49,7 +56,7 @@ wait_begin(Claim *claim)
             Py_DECREF(result);
         }
     }
-    PyObject *failures = PyObject_GetAttr((PyObject *)front, st->s_factory_failures);
+    PyObject *failures = PyObject_GetAttr(slow_path(front), st->s_factory_failures);
     claim->failures = failures == NULL ? -1 : PyLong_AsLongLong(failures);
     Py_XDECREF(failures);
     if (claim->failures == -1 && PyErr_Occurred()) {
@@ -73,26 +80,21 @@ wait_begin(Claim *claim)
     if (!isnan(claim->deadline)) {
         deadline_add(front, claim);
     }
+    if (PyTuple_GET_SIZE(front->subscribers) > 0 && tell_of_wait(front, claim) < 0) {
+        wait_end(claim);
+        return -1;
+    }
     return 1;
-}
-
-static void
-wait_end(Claim *claim)
-{
-    deadline_remove(claim);
-    Py_CLEAR(claim->pause);
-    Py_CLEAR(claim->future);
 }
 
 /* The exception that is set was thrown in: everything is passed on, and the exception goes on. */
 static PyObject *
 wait_interrupted(Claim *claim)
 {
-    PyObject *type, *error, *traceback;
     int finalizing = PyErr_ExceptionMatches(PyExc_GeneratorExit);
-    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *error = PyErr_GetRaisedException();
     wait_end(claim);
-    PyObject *result = PyObject_CallMethodObjArgs(claim->front, claim->st->s_interrupted, claim,
+    PyObject *result = PyObject_CallMethodObjArgs(slow_path((FastPath *)claim->front), claim->st->s_interrupted, claim,
                                                   finalizing ? Py_True : Py_False, NULL);
     if (result == NULL) {
         FastPath *front = (FastPath *)claim->front;
@@ -100,13 +102,11 @@ wait_interrupted(Claim *claim)
         if (front->core != NULL) {
             fastpath_broken_off(front, front->core);
         }
-        Py_XDECREF(type);
         Py_XDECREF(error);
-        Py_XDECREF(traceback);
         return NULL;
     }
     Py_DECREF(result);
-    PyErr_Restore(type, error, traceback);
+    PyErr_SetRaisedException(error);
     return NULL;
 }
 
@@ -115,7 +115,7 @@ static PyObject *
 wait_slowly(Claim *claim, Slot *slot, PyObject *verdict)
 {
     PyObject *coroutine = PyObject_CallMethodObjArgs(
-        claim->front, claim->st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
+        slow_path((FastPath *)claim->front), claim->st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
         verdict == NULL ? Py_None : verdict, NULL);
     Py_XDECREF(slot);
     Py_XDECREF(verdict);
@@ -168,7 +168,7 @@ wait_step(Claim *claim)
     }
     double now = fastpath_now(front);
     if (now == -1.0 && PyErr_Occurred()) {
-        return wait_slowly(claim, slot, fetch_error());
+        return wait_slowly(claim, slot, PyErr_GetRaisedException());
     }
     if (!slot->fresh) { /* made for whoever waits: not shown to before_acquire */
         if (slot->expires_at <= now) {
@@ -177,7 +177,7 @@ wait_step(Claim *claim)
         if (front->before_acquire != Py_None && !trusts(front, slot, now)) {
             PyObject *answer = ask(core, front->before_acquire, slot->resource);
             if (answer == NULL) {
-                return wait_slowly(claim, slot, fetch_error());
+                return wait_slowly(claim, slot, PyErr_GetRaisedException());
             }
             if (answer == Py_False || is_awaitable(answer)) {
                 return wait_slowly(claim, slot, answer);
@@ -185,7 +185,7 @@ wait_step(Claim *claim)
             Py_DECREF(answer);
             now = fastpath_now(front);
             if (now == -1.0 && PyErr_Occurred()) {
-                return wait_slowly(claim, slot, fetch_error());
+                return wait_slowly(claim, slot, PyErr_GetRaisedException());
             }
         }
     }

@@ -131,14 +131,22 @@ cenote_import(void)
     PyObject *package = PyImport_ImportModule("cenote");
     if (package == NULL) {
         if (PyErr_ExceptionMatches(PyExc_ModuleNotFoundError)) {
+#if PY_VERSION_HEX >= 0x030c0000
+            PyObject *error = PyErr_GetRaisedException();
+#else
             PyObject *type, *error, *traceback;
             PyErr_Fetch(&type, &error, &traceback);
             PyErr_NormalizeException(&type, &error, &traceback);
+#endif
             PyObject *name = PyObject_GetAttrString(error, "name"); /* of what was not found */
             int absent = name != NULL && PyUnicode_Check(name) &&
                          PyUnicode_CompareWithASCIIString(name, "cenote") == 0;
             Py_XDECREF(name);
+#if PY_VERSION_HEX >= 0x030c0000
+            PyErr_SetRaisedException(error);
+#else
             PyErr_Restore(type, error, traceback);
+#endif
             if (absent) {
                 PyErr_SetString(
                     PyExc_ImportError,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from .. import errors, options
 from .._core import Claim, Slot, next_expiry
-from .._fast import adopt
+from .._fast import SlowPath, adopt, provides
 from ..breaker import CircuitBreakerStrategy, check_strategy
 from ..caller import caller
 from ..hooks import Factory, Hook, drop, is_async, is_awaitable
@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 
 @adopt
+@provides(SlowPath)
 class Pool(Lifecycle[T]):
     """A pool of resources of which each may be used by one task at a time.
 

@@ -82,7 +82,7 @@ class Stepping(FastPath[T], Generic[T]):
         is a great difference."""
         core = self._core
         in_hand = core.active - core.out + core.opening + core.closing + core.granted_count
-        return bool(in_hand or (core.waiting and (core.idle_count or core.total < core.max_size)))
+        return bool(in_hand or (core.waiting and (core.idle_count or core.room() > 0)))
 
     def _broken_off(self) -> None:
         """A step has ended by an exception: look for what it has left, when none is under way."""

@@ -145,7 +145,7 @@ class Waiter:
         core.wait(self.claim)
         if pool._subscribers:
             pool._emit("waiting", task=self.claim.task)
-        if core.idle_count or core.total < core.max_size:
+        if core.idle_count or core.room() > 0:
             pool._advance()
         return None
 

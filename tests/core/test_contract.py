@@ -1,0 +1,82 @@
+"""The contract between C and Python, checked from both sides."""
+
+import asyncio
+
+import pytest
+
+import cenote
+from cenote._fast import contract
+from tests.support.clock import settle
+
+native_only = pytest.mark.skipif(cenote.core != "native", reason="the pure core is in use")
+
+
+@native_only
+def test_contract_lists_every_name_that_c_uses():
+    from cenote._core import native
+
+    listed = {(each.__name__, name) for each in contract.PROTOCOLS for name in contract.names(each)}
+    assert {*native.names()} <= listed
+
+
+@native_only
+def test_c_uses_every_foreign_name_of_contract():
+    """Of loop, task and future nothing is listed that nobody uses."""
+    from cenote._core import native
+
+    foreign = contract.Loop, contract.Task, contract.Future
+    listed = {(each.__name__, name) for each in foreign for name in contract.names(each)}
+    assert listed <= {*native.names()}
+
+
+def test_a_class_that_lacks_a_name_is_refused_by_name():
+    complete = dict.fromkeys(contract.names(contract.SlowPath))
+    contract.provides(contract.SlowPath)(type("Complete", (), complete))
+    for name in complete:
+        lacking = {each: None for each in complete if each != name}
+        with pytest.raises(TypeError, match=f"Lacking lacks {name} of SlowPath"):
+            contract.provides(contract.SlowPath)(type("Lacking", (), lacking))
+
+
+def test_names_of_a_protocol_are_its_own():
+    assert contract.names(contract.Future) == {"done", "set_result"}
+    assert contract.names(contract.Waiter) == {"over", "inspection", "inspected", "wake"}
+
+
+async def test_every_waiter_of_a_pool_keeps_the_contract(make_pool):
+    pool = make_pool(object, max_size=1)
+    async with pool.acquire():
+        waiting = asyncio.ensure_future(pool.acquire())
+        await settle()
+        waiter = pool._core.first.waiter
+        for name in contract.names(contract.Waiter):
+            assert hasattr(waiter, name), name
+    pool.release(await waiting)
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+async def test_a_subscriber_does_not_change_which_code_waits(make_pool, timeout):
+    waiters, events = [], []
+    for subscribe in (False, True):
+        pool = make_pool(object, max_size=1)
+        if subscribe:
+            pool.subscribe(lambda event: events.append((event.kind, event.task, event.duration)))
+        async with pool.acquire():
+            task = asyncio.create_task(take(pool, timeout), name="waiter")
+            await settle()
+            claim = pool._core.first
+            waiters.append((type(claim.waiter), claim.waiter is claim, claim.deadline is None))
+        await task
+    assert waiters[0] == waiters[1]
+    assert waiters[0][1] is (cenote.core == "native")
+    assert ("waiting", "waiter", None) in events
+    assert [kind for kind, task, _ in events if task == "waiter"] == [
+        "waiting",
+        "acquired",
+        "released",
+    ]
+
+
+async def take(pool, timeout):
+    async with pool.acquire(timeout=timeout):
+        pass
