@@ -19,6 +19,7 @@ from cenote.pool import registry
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.clock import Deadlocked, VirtualLoop, settle
+from tests.support.ledger import imbalance
 from tests.support.rooms import ROOMS, room_of
 from tests.support.servers import MariaDBServer, MySQLServer, PgBouncer, PostgresServer, RedisServer
 
@@ -243,27 +244,12 @@ async def whole(test: AsyncTest, arguments: dict[str, Any], pools: list[cenote.P
         await pool.close()
     await settle()
     for pool in pools:
-        check_ledger(pool)
+        if wrong := imbalance(pool):
+            pytest.fail(wrong, pytrace=False)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left:
         lines = "\n".join(f"  {task!r}" for task in left)
         pytest.fail(f"the test left {len(left)} tasks behind:\n{lines}", pytrace=False)
-
-
-def check_ledger(pool: cenote.Pool[Any]) -> None:
-    stats = pool.stats()
-    open_items = {
-        name: getattr(stats, name)
-        for name in ("idle", "active", "waiting", "creating", "destroying")
-        if getattr(stats, name)
-    }
-    destroyed = sum(stats.destroyed.values())
-    if stats.created != destroyed or open_items:
-        pytest.fail(
-            f"{pool!r} was closed with an open ledger: "
-            f"{stats.created} created, {destroyed} destroyed, left: {open_items}",
-            pytrace=False,
-        )
 
 
 def abandon(loop: Loop, pools: list[cenote.Pool[Any]]) -> None:

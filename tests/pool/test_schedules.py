@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 
 import cenote
 from tests.support.clock import VirtualLoop
+from tests.support.ledger import check_ledger
 
 pytestmark = [pytest.mark.own_loop, pytest.mark.thorough]
 
@@ -54,10 +55,8 @@ def run(scenario: Any, choices: list[int]) -> None:
 
 
 def even(pool: cenote.Pool[Any], out: set[Any]) -> None:
-    stats = pool.stats()
     assert not out
-    assert stats.created == sum(stats.destroyed.values())
-    assert (stats.idle, stats.active, stats.waiting, stats.creating) == (0, 0, 0, 0)
+    check_ledger(pool)
 
 
 class World:

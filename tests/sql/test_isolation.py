@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.backends import Backend, eventually
-from tests.support.kit import Listener, start
+from tests.support.kit import Listener, outcome, start
 from tests.support.proxy import Proxy
 from tests.support.servers import MariaDBServer
 
@@ -82,14 +82,6 @@ EXTRA: dict[str, tuple[tuple[str, str], ...]] = {
 UNSEEN = {"create temporary table secret (a int)", "prepare mine from 'select 1'"}
 
 RESET_TRIPS = {"asyncpg": 1, "psycopg": 1, "mysql": 3}  # mysql: also its database and its charset
-
-
-async def outcome(awaitable: Awaitable[Any]) -> Any:
-    """What it gives or raises, in this very task."""
-    try:
-        return await awaitable
-    except Exception as error:
-        return error
 
 
 async def in_task(awaitable: Awaitable[Any]) -> Any:

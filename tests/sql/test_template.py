@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +23,7 @@ import pytest
 import cenote
 import cenote.drivers
 from tests.support.backends import Backend, eventually
-from tests.support.kit import recorded, start
+from tests.support.kit import outcome, recorded, start
 from tests.support.proxy import Proxy
 from tests.support.servers import PASSWORD, MariaDBServer, PostgresServer
 
@@ -65,14 +65,6 @@ def told(error: BaseException | None) -> str:
         texts += [repr(vars(error)), *getattr(error, "__notes__", ())]
         error = error.__cause__ or error.__context__
     return "\n".join(texts)
-
-
-async def outcome(awaitable: Awaitable[Any]) -> Any:
-    """What it gives or raises, in this very task."""
-    try:
-        return await awaitable
-    except Exception as error:
-        return error
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> str:

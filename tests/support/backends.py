@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 import cenote
+from tests.support.ledger import check_ledger
 from tests.support.servers import MariaDBServer, MySQLServer
 
 WAIT = 20.0  # real seconds until something must have happened
@@ -85,14 +86,7 @@ class Backend:
 
 def check_branch(branch: Any) -> None:
     """After the end nobody holds anything, nothing is counted twice, nothing is open."""
-    stats = branch.pool.stats()
-    left = {
-        name: getattr(stats, name)
-        for name in ("idle", "active", "waiting", "creating", "destroying")
-        if getattr(stats, name)
-    }
-    assert not left, left
-    assert stats.created == sum(stats.destroyed.values()), stats
+    check_ledger(branch.pool)
     assert not branch.leases
     assert not branch.private
     assert not branch.joined

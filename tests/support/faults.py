@@ -11,6 +11,7 @@ import pytest
 import cenote
 from cenote.sql.branch import JUST_NOW
 from tests.support.backends import WAIT, Backend
+from tests.support.kit import outcome as outcome
 
 # SQLite has no server: nothing there can be killed, reset or demoted.
 with_server = pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "mysql"], indirect=True)
@@ -155,14 +156,6 @@ async def no_slot_is_lost(db: Any) -> None:
     assert await all_at_once(db, size, "select 4711") == [4711] * size
     assert db.pool.count == size
     assert db.pool.active_count == 0
-
-
-async def outcome(awaitable: Awaitable[Any]) -> Any:
-    """What it returns, or the exception that it raises, in this very task."""
-    try:
-        return await awaitable
-    except (Exception, asyncio.CancelledError) as error:
-        return error
 
 
 async def let_be_cancelled(task: "asyncio.Task[Any]") -> None:

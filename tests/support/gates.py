@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cenote
+from tests.support.kit import outcome as outcome
 
 SLOW = 2.0  # seconds of a slow hook: less than every timeout of a pool
 ENOUGH = 200  # calls of a factory: more than any test needs
@@ -159,12 +160,6 @@ def asking(pool: cenote.Pool[Any], name: str | None = None, **options: Any) -> a
         return await pool.acquire(**options)
 
     return asyncio.create_task(ask(), name=name)
-
-
-async def outcome(task: asyncio.Task[Any]) -> Any:
-    """What the task returned or raised; a cancellation is an outcome, too."""
-    await asyncio.wait([task])
-    return asyncio.CancelledError if task.cancelled() else (task.exception() or task.result())
 
 
 async def take_all(pool: cenote.Pool[Any], size: int) -> list[Any]:

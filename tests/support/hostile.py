@@ -20,6 +20,7 @@ import cenote
 from cenote import _core
 from tests.support.clock import advance, settle
 from tests.support.hostile_steps import CALLBACKS, Steps, forget_errors, holders, is_single
+from tests.support.ledger import imbalance
 
 # (where, name, number, number), ("react", callback, name, number, number), or what the loop does
 Step = tuple[Any, ...]
@@ -141,10 +142,8 @@ class World(Steps):
         await settle()
         self.check()
         for made in self.pools:
-            stats = made.pool.stats()
-            left = stats.idle, stats.active, stats.waiting, stats.creating, stats.destroying
-            if any(left) or stats.created != sum(stats.destroyed.values()):
-                self.fault(f"an open ledger: {stats}")
+            if wrong := imbalance(made.pool):
+                self.fault(wrong)
         for asked in self.asked:
             known = any(asked.pool() is made.pool for made in self.pools)
             if known and len(asked.ends) != 1:

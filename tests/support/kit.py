@@ -105,9 +105,11 @@ def acquiring(pool: cenote.Pool[Any], name: str | None = None, **options: Any) -
 
 
 async def outcome(awaitable: Awaitable[Any]) -> Any:
-    """What it returns, or the exception that it raises."""
-    (result,) = await asyncio.gather(awaitable, return_exceptions=True)
-    return result
+    """What it returns, or the exception that it raises, in this very task."""
+    try:
+        return await awaitable
+    except (Exception, asyncio.CancelledError) as error:
+        return error
 
 
 async def cancel(task: asyncio.Task[Any]) -> None:
