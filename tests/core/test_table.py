@@ -14,19 +14,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cenote import _core
-from cenote._core import Claim, Slot, expired, next_expiry
+from cenote._core import Claim, Slot, expired, machine, next_expiry, records
 from cenote.errors import IllegalTransition
 from cenote.states import TRANSITIONS, CircuitState, ClaimState, Phase, SlotState
 
 NOW = 100.0
 A, B, C, STRANGER = "task A", "task B", "task C", "a stranger"  # a core only compares tasks
 
-CORES = [pytest.param(_core.Core, id=_core.kind)]
+CORES = [(machine.Core, records.Claim)]
+if _core.kind == "native":
+    CORES.insert(0, (_core.Core, _core.Claim))
+NAMES = ["native", "pure"][-len(CORES) :]
+
+pytestmark = pytest.mark.once  # both cores, side by side
 
 
-@pytest.fixture(params=CORES)
-def core_class(request: pytest.FixtureRequest) -> Any:
-    return request.param
+@pytest.fixture(params=CORES, ids=NAMES)
+def core_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Each core in turn, with claims of its own kind."""
+    core_class, claim_class = request.param
+    monkeypatch.setattr(sys.modules[__name__], "Claim", claim_class)
+    return core_class
 
 
 @pytest.fixture
@@ -635,26 +643,32 @@ def test_pending_lists_the_granted_before_the_waiting(make: Any) -> None:
     assert core.pending() == claims
 
 
-@given(st.lists(st.tuples(st.sampled_from(["wait", "grant", "again", "leave"]), st.integers(0, 9))))
-def test_the_links_agree_with_a_plain_list(steps: list[tuple[str, int]]) -> None:
-    for (core_class,) in (case.values for case in CORES):
-        core = new_core(core_class, max_size=1000)
-        expected: list[Claim] = []
-        granted: list[Claim] = []
-        for step, index in steps:
-            if step == "wait":
-                expected += waiting(core)
-            elif step == "grant" and expected:
-                granted.append(expected.pop(0))
-                assert core.grant() is granted[-1]
-            elif step == "again" and granted:
-                expected.append(granted.pop(index % len(granted)))
-                core.wait(expected[-1])
-                expected.sort(key=lambda claim: claim.queue_seq)
-            elif step == "leave" and expected:
-                core.leave(expected.pop(index % len(expected)))
-            assert queue(core) == expected
-            assert granted_in(core) == granted
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["wait", "grant", "again", "leave"]), st.integers(0, 9))
+    )
+)
+@pytest.mark.parametrize("number", range(len(CORES)), ids=NAMES)
+def test_the_links_agree_with_a_plain_list(number: int, steps: list[tuple[str, int]]) -> None:
+    core_class, claim_class = CORES[number]
+    core = new_core(core_class, max_size=1000)
+    expected: list[Claim] = []
+    granted: list[Claim] = []
+    for step, index in steps:
+        if step == "wait":
+            expected.append(claim_class())
+            core.wait(expected[-1])
+        elif step == "grant" and expected:
+            granted.append(expected.pop(0))
+            assert core.grant() is granted[-1]
+        elif step == "again" and granted:
+            expected.append(granted.pop(index % len(granted)))
+            core.wait(expected[-1])
+            expected.sort(key=lambda claim: claim.queue_seq)
+        elif step == "leave" and expected:
+            core.leave(expected.pop(index % len(expected)))
+        assert queue(core) == expected
+        assert granted_in(core) == granted
 
 
 def lines_of(function: Callable[..., object], *args: object) -> int:
