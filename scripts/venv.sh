@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# venv.sh DIR PYTHON plain|test|dev|bench|docs: DIR has cenote and that extra installed, made again only if stale.
+# venv.sh DIR PYTHON plain|test|dev|bench|docs|coverage: DIR has cenote and that extra installed, in the versions
+# of constraints.txt; it is made again only if it is stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONHOME VIRTUAL_ENV
@@ -14,6 +15,7 @@ case $extra in
     dev) target='.[dev]' covers="plain test docs dev" ;;
     bench) target='.[bench]' covers="plain bench" ;;
     docs) target='.[docs]' covers="plain docs" ;;
+    coverage) target='.[coverage]' covers="plain test coverage" ;;
     *) say "unknown extra '$extra'" && exit 2 ;;
 esac
 
@@ -28,7 +30,7 @@ fi
 
 # Contents, not times: a checkout or a moved directory changes neither in a way that make would see.
 base="$PWD $("$python" -c 'import os, sys; print(os.path.realpath(sys.executable), sys.version)' | tr '\n' ' ')"
-wanted="$base ${CENOTE_PURE:-} $(cat pyproject.toml setup.py src/cenote/_native/*.[ch] src/cenote/include/*.h | cksum)"
+wanted="$base ${CENOTE_PURE:-} $(cat pyproject.toml constraints.txt setup.py src/cenote/_native/*.[ch] src/cenote/include/*.h | cksum)"
 
 if [[ $(cat "$dir/.base" 2>/dev/null) == "$base" ]] && "$dir/bin/python" -c '' 2>/dev/null; then
     [[ $(cat "$dir/.has-$extra" 2>/dev/null) != "$wanted" ]] || exit 0
@@ -50,7 +52,7 @@ else
 fi
 
 say "installing $target into $dir"
-"$dir/bin/python" -m pip install -qq --disable-pip-version-check -e "$target"
+"$dir/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt -e "$target"
 for level in $covers; do
     printf '%s' "$wanted" >"$dir/.has-$level"
 done
