@@ -19,7 +19,7 @@ import cenote
 from tests.conftest import POOLS
 from tests.support.clock import advance, settle
 from tests.support.extensions import compile_extension, compiler, load
-from tests.support.lifecycle import Thing, drop, obtain, of_kind, raising, start
+from tests.support.kit import Thing, drop, obtain, raising, started, styled
 
 pytestmark = pytest.mark.skipif(
     cenote.core == "pure", reason="the core is pure: the C API belongs to the native core"
@@ -227,7 +227,7 @@ async def test_the_options_may_be_null(probe, keep):
 
 
 async def test_a_pool_of_async_callables(probe, keep):
-    pool = keep(probe.pool_new(of_kind("async", Thing), probe.NULL))
+    pool = keep(probe.pool_new(styled("async", Thing), probe.NULL))
     assert isinstance(await pool.acquire(), Thing)
     pool.release(pool.holders()[0].resource)
 
@@ -407,7 +407,7 @@ def keep_listener(pool, probe):
 
 async def test_a_c_factory_may_return_an_awaitable(make_c, probe):
     pool, plan = make_c()
-    plan.factory, plan.given = probe.GIVE, of_kind("async", Thing)()
+    plan.factory, plan.given = probe.GIVE, styled("async", Thing)()
     assert isinstance(await pool.acquire(), Thing)
     pool.release(pool.holders()[0].resource)
 
@@ -482,7 +482,7 @@ async def test_a_c_destructor_that_fails(make_c, probe, mode, error, message):
 async def test_a_waiter_gets_what_a_c_hook_has_accepted(make_c):
     pool, plan = make_c(max_size=1)
     resource = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.release(resource)
     assert await waiter is resource
     assert called(plan) == ["factory", "before_release", "before_acquire"]
@@ -605,7 +605,7 @@ async def test_acquire_is_a_context_manager(make_c, probe):
 
 
 async def test_acquire_works_on_a_pool_of_python(make_pool, probe):
-    pool = make_pool(of_kind("async", Thing))
+    pool = make_pool(styled("async", Thing))
     async with probe.acquire(pool, math.inf) as thing:
         assert isinstance(thing, Thing)
 
@@ -626,7 +626,7 @@ async def test_the_timeout_of_acquire(make_c, probe, default, given, expected):
         except cenote.AcquireTimeoutError:
             return asyncio.get_running_loop().time() - began
 
-    task = await start(wait())
+    task = await started(wait())
     await advance(100.0)
     assert task.done() is (expected is not None)
     pool.release(resource)
@@ -683,7 +683,7 @@ async def test_acquire_call_waits_its_turn(make_c, probe):
 
 
 async def test_acquire_call_with_an_async_factory(make_pool, probe):
-    pool = make_pool(of_kind("async", Thing))
+    pool = make_pool(styled("async", Thing))
     plan = probe.Plan()
     probe.acquire_call(pool, 5.0, plan)
     await settle()
@@ -1167,7 +1167,7 @@ async def test_release_leaves_the_reference_of_the_caller(make_c, probe):
 
 
 async def test_release_goes_on_in_the_loop_with_async_hooks(make_pool, probe):
-    pool = make_pool(Thing, before_release=of_kind("async", lambda thing: True))
+    pool = make_pool(Thing, before_release=styled("async", lambda thing: True))
     thing = await pool.acquire()
     assert probe.release(pool, thing) == 0
     assert pool.active_count == 1

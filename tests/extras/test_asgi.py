@@ -8,7 +8,7 @@ import pytest
 
 import cenote
 from tests.support.clock import advance, settle
-from tests.support.kit import Holding, Listener, Thing, Tripwire, outcome
+from tests.support.kit import Holding, RecordingStrategy, Thing, Tripwire, outcome
 
 from cenote.extras.asgi import lifespan, readiness  # isort: skip
 
@@ -266,7 +266,7 @@ async def test_a_breaker_without_a_way_back_is_not_ready(make_pool, caplog):
         def retry_after(self):
             raise ValueError("no")
 
-    for strategy in (None, Listener(), cenote.ConsecutiveFailures(), Broken()):
+    for strategy in (None, RecordingStrategy(), cenote.ConsecutiveFailures(), Broken()):
         pool = make_pool(Thing, strategy=strategy)
         await pool.open()
         pool.deactivate()

@@ -124,7 +124,7 @@ async def test_counts_are_those_of_now(make_pool, registry, collect):
     holding = Holding(pool)
     await settle()
     pool.discard(await pool.acquire())
-    make.opened.clear()
+    make.shut()
     waiters = [acquiring(pool) for _ in range(4)]
     await settle()
     expected = {"idle": 0, "active": 1, "creating": 2, "destroying": 1}

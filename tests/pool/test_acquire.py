@@ -11,14 +11,16 @@ import pytest
 
 import cenote
 from tests.support.clock import advance, settle
-from tests.support.gates import (
-    Backend,
+from tests.support.kit import (
     Broken,
-    Doors,
-    Resource,
-    Strategy,
-    asking,
+    FakeService,
+    Gate,
+    NumberedThing,
+    RecordingStrategy,
+    Stubborn,
+    acquiring,
     give_all,
+    obtain,
     outcome,
     take_all,
 )
@@ -37,9 +39,9 @@ def a_line() -> int:
     return inspect.currentframe().f_back.f_lineno
 
 
-async def filled(make_pool, backend: Backend, size: int, **options):
+async def filled(make_pool, service: FakeService, size: int, **options):
     """A pool with this many idle resources, which is all that it may have."""
-    pool = make_pool(**backend.hooks(), max_size=size, **options)
+    pool = make_pool(**service.hooks(), max_size=size, **options)
     await give_all(pool, await take_all(pool, size))
     return pool
 
@@ -48,21 +50,21 @@ async def filled(make_pool, backend: Backend, size: int, **options):
 
 
 async def test_acquire_does_nothing_by_itself(make_pool):
-    backend, events = Backend(), []
-    pool = make_pool(**backend.hooks(), min_size=1)
+    service, events = FakeService(), []
+    pool = make_pool(**service.hooks(), min_size=1)
     pool.subscribe(events.append)
     pool.acquire()
     await settle()
-    assert backend.calls == 0
+    assert service.calls == 0
     assert events == []
 
 
 @both_factories
 async def test_an_awaited_acquire_gives_a_resource_until_it_is_released(make_pool, factory):
-    backend = Backend(factory)
-    pool = make_pool(**backend.hooks())
+    service = FakeService(factory)
+    pool = make_pool(**service.hooks())
     resource = await pool.acquire()
-    assert resource is backend.made[0]
+    assert resource is service.made[0]
     assert (pool.active_count, pool.idle_count) == (1, 0)
     pool.release(resource)
     assert (pool.active_count, pool.idle_count) == (0, 1)
@@ -70,17 +72,17 @@ async def test_an_awaited_acquire_gives_a_resource_until_it_is_released(make_poo
 
 @both_factories
 async def test_a_block_gives_a_resource_and_releases_it(make_pool, factory):
-    backend = Backend(factory)
-    pool = make_pool(**backend.hooks())
+    service = FakeService(factory)
+    pool = make_pool(**service.hooks())
     async with pool.acquire() as resource:
-        assert resource is backend.made[0]
+        assert resource is service.made[0]
         assert pool.active_count == 1
     assert (pool.active_count, pool.idle_count) == (0, 1)
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 3])
 async def test_a_closed_pool_refuses_first_of_all(make_pool, timeout):
-    pool = make_pool(Backend()._factory_sync)
+    pool = make_pool(FakeService()._factory_sync)
     pool.deactivate()
     await pool.close()
     with pytest.raises(cenote.PoolClosedError):
@@ -92,7 +94,7 @@ async def test_a_closed_pool_refuses_first_of_all(make_pool, timeout):
 
 @pytest.mark.parametrize("timeout", [None, 0, 3])
 async def test_an_inactive_pool_refuses_even_what_is_idle(make_pool, timeout):
-    pool = await filled(make_pool, Backend(), 1)
+    pool = await filled(make_pool, FakeService(), 1)
     pool.deactivate()
     with pytest.raises(cenote.ServiceUnavailableError):
         await pool.acquire(timeout=timeout)
@@ -100,21 +102,21 @@ async def test_an_inactive_pool_refuses_even_what_is_idle(make_pool, timeout):
 
 
 async def test_an_idle_resource_is_taken_before_a_new_one_is_made(make_pool):
-    backend = Backend()
-    pool = make_pool(**backend.hooks(), max_size=5)
+    service = FakeService()
+    pool = make_pool(**service.hooks(), max_size=5)
     first = await pool.acquire()
     pool.release(first)
     assert await pool.acquire() is first
-    assert backend.calls == 1
+    assert service.calls == 1
     pool.release(first)
 
 
 @both_factories
 async def test_a_new_resource_is_not_shown_to_before_acquire(make_pool, factory):
     seen = []
-    pool = make_pool(**Backend(factory).hooks(), before_acquire=seen.append, max_size=2)
+    pool = make_pool(**FakeService(factory).hooks(), before_acquire=seen.append, max_size=2)
     held = await take_all(pool, 2)
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     await pool.discard(held.pop())  # the waiter gets a new one in its slot
     held.append(await waiter)
@@ -123,9 +125,9 @@ async def test_a_new_resource_is_not_shown_to_before_acquire(make_pool, factory)
 
 
 async def test_a_new_resource_that_was_idle_meanwhile_is_shown(make_pool):
-    doors, seen = Doors(), []
+    doors, seen = Gate(), []
     pool = make_pool(doors, before_acquire=seen.append)
-    gone = asking(pool)
+    gone = acquiring(pool)
     await settle()
     gone.cancel()
     await settle()
@@ -172,7 +174,7 @@ async def test_before_acquire_accepts_with_anything_but_false(make_pool, kind, a
 @both_kinds
 @pytest.mark.parametrize("how", ["no", "fails"])
 async def test_rejected_idle_resources_are_destroyed_and_the_next_is_taken(make_pool, kind, how):
-    backend = Backend(destructor="sync ok")
+    service = FakeService(destructor="sync ok")
 
     def judge(resource):
         if resource.number < 2 and how == "fails":
@@ -183,10 +185,10 @@ async def test_rejected_idle_resources_are_destroyed_and_the_next_is_taken(make_
         return judge(resource)
 
     hook = judge if kind == "sync" else judge_async
-    pool = await filled(make_pool, backend, 3, before_acquire=hook)
+    pool = await filled(make_pool, service, 3, before_acquire=hook)
     resource = await pool.acquire()
-    assert resource is backend.made[2]
-    assert backend.destroyed == backend.made[:2]
+    assert resource is service.made[2]
+    assert service.destroyed == service.made[:2]
     assert pool.stats().rejected == 2
     assert pool.count == 1
     pool.release(resource)
@@ -194,38 +196,38 @@ async def test_rejected_idle_resources_are_destroyed_and_the_next_is_taken(make_
 
 @both_kinds
 async def test_when_all_idle_resources_are_rejected_a_new_one_is_made(make_pool, kind):
-    backend = Backend(before_acquire=f"{kind} no", destructor="sync ok")
-    pool = await filled(make_pool, backend, 3)
+    service = FakeService(before_acquire=f"{kind} no", destructor="sync ok")
+    pool = await filled(make_pool, service, 3)
     resource = await pool.acquire()
-    assert backend.destroyed == backend.made[:3]
-    assert resource is backend.made[3]
+    assert service.destroyed == service.made[:3]
+    assert resource is service.made[3]
     pool.release(resource)
 
 
 async def test_what_became_idle_after_the_acquire_began_is_not_its_next_one(make_pool):
-    backend, doors = Backend(), Doors()
-    pool = make_pool(**backend.hooks(), before_acquire=doors, max_size=3)
+    service, doors = FakeService(), Gate()
+    pool = make_pool(**service.hooks(), before_acquire=doors, max_size=3)
     first, second = await take_all(pool, 2)
     pool.release(first)
-    task = asking(pool)
+    task = acquiring(pool)
     await settle()
     pool.release(second)
     doors.calls[0].set_result(False)
     await settle()
     assert task.done()
-    assert await task is backend.made[2]
+    assert await task is service.made[2]
     assert pool.idle_count == 1
     pool.release(await task)
 
 
 @both_factories
 async def test_new_resources_are_made_up_to_max_size_and_then_tasks_wait(make_pool, factory):
-    backend = Backend(factory)
-    pool = make_pool(**backend.hooks(), max_size=2)
-    tasks = [asking(pool) for _ in range(3)]
+    service = FakeService(factory)
+    pool = make_pool(**service.hooks(), max_size=2)
+    tasks = [acquiring(pool) for _ in range(3)]
     await settle()
     assert [task.done() for task in tasks] == [True, True, False]
-    assert (backend.calls, pool.waiting_count) == (2, 1)
+    assert (service.calls, pool.waiting_count) == (2, 1)
     pool.release(await tasks[0])
     assert await tasks[2] is await tasks[0]
     await give_all(pool, [await tasks[1], await tasks[2]])
@@ -237,8 +239,8 @@ async def test_new_resources_are_made_up_to_max_size_and_then_tasks_wait(make_po
 @pytest.mark.parametrize("before_acquire", [None, "sync ok", "async ok"])
 @both_factories
 async def test_waiters_are_served_in_the_order_of_their_coming(make_pool, factory, before_acquire):
-    backend, served = Backend(factory, before_acquire=before_acquire), []
-    pool = make_pool(**backend.hooks(), max_size=2)
+    service, served = FakeService(factory, before_acquire=before_acquire), []
+    pool = make_pool(**service.hooks(), max_size=2)
 
     async def use(number):
         async with pool.acquire():
@@ -251,7 +253,7 @@ async def test_waiters_are_served_in_the_order_of_their_coming(make_pool, factor
 
 @both_factories
 async def test_who_releases_and_acquires_again_goes_to_the_back(make_pool, factory):
-    pool, served = make_pool(**Backend(factory).hooks(), max_size=1), []
+    pool, served = make_pool(**FakeService(factory).hooks(), max_size=1), []
 
     async def use(name, times):
         for _ in range(times):
@@ -267,12 +269,12 @@ async def test_who_releases_and_acquires_again_goes_to_the_back(make_pool, facto
 @pytest.mark.parametrize("give", ["release", "discard"])
 @both_factories
 async def test_a_newcomer_in_the_very_step_of_a_return_does_not_overtake(make_pool, factory, give):
-    pool = make_pool(**Backend(factory).hooks(), max_size=1)
+    pool = make_pool(**FakeService(factory).hooks(), max_size=1)
     held = await pool.acquire()
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     getattr(pool, give)(held)
-    newcomer = asking(pool)
+    newcomer = acquiring(pool)
     assert pool.try_acquire() is None
     with pytest.raises(cenote.AcquireTimeoutError):
         await pool.acquire(timeout=0)
@@ -286,7 +288,7 @@ async def test_a_newcomer_in_the_very_step_of_a_return_does_not_overtake(make_po
 async def test_a_released_resource_counts_as_active_the_moment_it_is_owed(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     assert pool.waiting_count == 1
     pool.release(held)
@@ -298,7 +300,7 @@ async def test_a_released_resource_counts_as_active_the_moment_it_is_owed(make_p
 async def test_surplus_beside_a_waiter_is_open_to_newcomers_at_once(make_pool):
     pool = make_pool(object, max_size=3)
     held = await take_all(pool, 3)
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     for resource in held:
         pool.release(resource)
@@ -313,11 +315,11 @@ async def test_surplus_beside_a_waiter_is_open_to_newcomers_at_once(make_pool):
 
 @both_factories
 async def test_a_waiter_that_leaves_in_the_middle_does_not_disturb_the_others(make_pool, factory):
-    pool = make_pool(**Backend(factory).hooks(), max_size=1)
+    pool = make_pool(**FakeService(factory).hooks(), max_size=1)
     held = await pool.acquire()
     tasks = []
     for _ in range(5):
-        tasks.append(asking(pool))
+        tasks.append(acquiring(pool))
         await settle()
     tasks[0].cancel()
     tasks[2].cancel()
@@ -345,16 +347,16 @@ leaving = pytest.mark.parametrize("leave", [cancelled, refused])
 
 @leaving
 async def test_a_handed_resource_is_idle_again_when_its_waiter_leaves(make_pool, leave):
-    backend = Backend(destructor="sync ok")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(destructor="sync ok")
+    pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     pool.release(held)
     leave(pool, waiter)
     assert await outcome(waiter) is not held
     assert (pool.idle_count, pool.active_count) == (1, 0)
-    assert backend.destroyed == []
+    assert service.destroyed == []
     pool.activate()
     assert pool.try_acquire() is held
     pool.release(held)
@@ -363,7 +365,7 @@ async def test_a_handed_resource_is_idle_again_when_its_waiter_leaves(make_pool,
 async def test_a_handed_resource_goes_to_the_next_when_its_waiter_is_cancelled(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
-    first, second = asking(pool), asking(pool)
+    first, second = acquiring(pool), acquiring(pool)
     await settle()
     pool.release(held)
     first.cancel()
@@ -375,29 +377,29 @@ async def test_a_handed_resource_goes_to_the_next_when_its_waiter_is_cancelled(m
 
 @leaving
 async def test_the_right_to_create_is_free_again_when_its_waiter_leaves(make_pool, leave):
-    backend = Backend()
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService()
+    pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     pool.discard(held)
     leave(pool, waiter)
     assert await outcome(waiter) is not held
-    assert backend.calls == 1
+    assert service.calls == 1
     assert pool.stats().creating == 0
     pool.activate()
     pool.release(pool.try_acquire())
 
 
 async def test_the_right_to_create_goes_to_the_next_when_its_waiter_is_cancelled(make_pool):
-    backend = Backend()
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService()
+    pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
-    first, second = asking(pool), asking(pool)
+    first, second = acquiring(pool), acquiring(pool)
     await settle()
     pool.discard(held)
     first.cancel()
-    assert await second is backend.made[1]
+    assert await second is service.made[1]
     assert first.cancelled()
     pool.release(await second)
 
@@ -405,15 +407,15 @@ async def test_the_right_to_create_goes_to_the_next_when_its_waiter_is_cancelled
 async def test_a_handed_resource_is_destroyed_when_the_pool_closes_before_its_waiter_runs(
     make_pool,
 ):
-    backend = Backend(destructor="sync ok")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(destructor="sync ok")
+    pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     pool.release(held)
     await pool.close()
     assert isinstance(await outcome(waiter), cenote.PoolClosedError)
-    assert backend.destroyed == [held]
+    assert service.destroyed == [held]
 
 
 @pytest.mark.parametrize(
@@ -424,7 +426,7 @@ async def test_a_handed_resource_is_destroyed_when_the_pool_closes_before_its_wa
 async def test_leaving_during_before_acquire_interrupts_it_and_destroys(
     make_pool, factory, handed, leave
 ):
-    backend, interrupted = Backend(factory, destructor="sync ok"), []
+    service, interrupted = FakeService(factory, destructor="sync ok"), []
 
     async def hang(resource):
         try:
@@ -433,16 +435,16 @@ async def test_leaving_during_before_acquire_interrupts_it_and_destroys(
             interrupted.append(resource)
             raise
 
-    pool = make_pool(**backend.hooks(), before_acquire=hang, max_size=1, hook_timeout=1000)
+    pool = make_pool(**service.hooks(), before_acquire=hang, max_size=1, hook_timeout=1000)
     held = await pool.acquire()
     if not handed:
         pool.release(held)
-    waiter = asking(pool, timeout=5 if leave == "timeout" else None)
+    waiter = acquiring(pool, timeout=5 if leave == "timeout" else None)
     await settle()
     if handed:
         pool.release(held)
         await settle()
-    behind = asking(pool)
+    behind = acquiring(pool)
     await settle()
     assert not waiter.done()
     if leave == "cancel":
@@ -464,9 +466,9 @@ async def test_leaving_during_before_acquire_interrupts_it_and_destroys(
     result = await outcome(waiter)
     assert result is left_with or isinstance(result, left_with)
     assert interrupted == [held]
-    assert backend.destroyed == [held]
+    assert service.destroyed == [held]
     if leave in ("cancel", "timeout"):  # its slot went to the next
-        assert await behind is backend.made[1]
+        assert await behind is service.made[1]
         pool.release(await behind)
     else:
         assert isinstance(await outcome(behind), left_with)
@@ -479,43 +481,43 @@ async def test_leaving_during_before_acquire_interrupts_it_and_destroys(
 @both_kinds
 @both_factories
 async def test_a_waiter_whose_resource_is_rejected_makes_one_in_its_slot(make_pool, factory, kind):
-    backend = Backend(factory, before_acquire=f"{kind} no", destructor="async ok")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(factory, before_acquire=f"{kind} no", destructor="async ok")
+    pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
-    first, second = asking(pool), asking(pool)
+    first, second = acquiring(pool), acquiring(pool)
     await settle()
     pool.release(held)
-    newcomer = asking(pool)
+    newcomer = acquiring(pool)
     await settle()
     assert first.done()
-    assert await first is backend.made[1]
+    assert await first is service.made[1]
     assert not second.done()
-    assert backend.destroyed == [held]
-    backend.heal()
+    assert service.destroyed == [held]
+    service.heal()
     pool.release(await first)
     pool.release(await second)
     pool.release(await newcomer)
-    assert backend.peak == 1
+    assert service.peak == 1
 
 
 @both_factories
 async def test_a_rejected_waiter_is_still_the_first_while_its_slot_is_not_free(make_pool, factory):
-    backend, doors = Backend(factory, before_acquire="sync no"), Doors()
-    pool = make_pool(**backend.hooks(), destructor=doors, max_size=2)
+    service, doors = FakeService(factory, before_acquire="sync no"), Gate()
+    pool = make_pool(**service.hooks(), destructor=doors, max_size=2)
     bad, good = await take_all(pool, 2)
-    first, second = asking(pool), asking(pool)
+    first, second = acquiring(pool), acquiring(pool)
     await settle()
     pool.release(bad)
     await settle()
     assert pool.waiting_count == 2
-    backend.heal()
+    service.heal()
     pool.release(good)
     await settle()
     assert first.done()
     assert await first is good
     assert not second.done()
     doors.calls[0].set_result(None)
-    assert await second is backend.made[2]
+    assert await second is service.made[2]
     for resource in (good, await second):
         pool.release(resource)
     closing = asyncio.create_task(pool.close())
@@ -528,10 +530,10 @@ async def test_a_rejected_waiter_is_still_the_first_while_its_slot_is_not_free(m
 @both_factories
 async def test_a_rejected_waiter_is_handed_what_became_idle_meanwhile(make_pool, factory):
     """Whichever comes first: what is idle is there already."""
-    backend, doors = Backend(factory), Doors()
-    pool = make_pool(**backend.hooks(), before_acquire=doors, max_size=2)
+    service, doors = FakeService(factory), Gate()
+    pool = make_pool(**service.hooks(), before_acquire=doors, max_size=2)
     bad, other = await take_all(pool, 2)
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     pool.release(bad)
     await settle()
@@ -540,7 +542,7 @@ async def test_a_rejected_waiter_is_handed_what_became_idle_meanwhile(make_pool,
     await settle()
     doors.calls[1].set_result(True)
     assert await waiter is other
-    assert len(backend.made) == 2
+    assert len(service.made) == 2
     pool.release(await waiter)
 
 
@@ -584,9 +586,9 @@ async def test_a_factory_runs_in_a_copy_of_the_context_of_the_constructor(make_p
     "leave", ["cancel", "deactivate", pytest.param("timeout", marks=virtual_time)]
 )
 async def test_what_a_gone_acquirer_had_ordered_becomes_idle(make_pool, leave):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors)
-    task = asking(pool, timeout=5 if leave == "timeout" else None)
+    task = acquiring(pool, timeout=5 if leave == "timeout" else None)
     await settle()
     if leave == "cancel":
         task.cancel()
@@ -608,13 +610,13 @@ async def test_what_a_gone_acquirer_had_ordered_becomes_idle(make_pool, leave):
 
 
 async def test_a_newcomer_rides_on_the_creation_of_a_cancelled_acquirer(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors)
-    gone = asking(pool)
+    gone = acquiring(pool)
     await settle()
     gone.cancel()
     await settle()
-    rider = asking(pool)
+    rider = acquiring(pool)
     await settle()
     assert len(doors.calls) == 1
     doors.calls[0].set_result("made")
@@ -623,9 +625,9 @@ async def test_a_newcomer_rides_on_the_creation_of_a_cancelled_acquirer(make_poo
 
 
 async def test_the_creation_of_a_cancelled_acquirer_goes_to_the_next_in_line(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=1)
-    first, second = asking(pool), asking(pool)
+    first, second = acquiring(pool), acquiring(pool)
     await settle()
     first.cancel()
     await settle()
@@ -636,13 +638,13 @@ async def test_the_creation_of_a_cancelled_acquirer_goes_to_the_next_in_line(mak
 
 
 async def test_a_waiter_is_served_by_a_release_while_a_creation_is_under_way(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=2)
-    holder = asking(pool)
+    holder = acquiring(pool)
     await settle()
     doors.calls[0].set_result("old")
     held = await holder
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     assert len(doors.calls) == 2
     pool.release(held)
@@ -655,9 +657,9 @@ async def test_a_waiter_is_served_by_a_release_while_a_creation_is_under_way(mak
 
 
 async def test_a_waiter_takes_the_new_resource_if_that_comes_first(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=2)
-    tasks = [asking(pool), asking(pool)]
+    tasks = [acquiring(pool), acquiring(pool)]
     await settle()
     doors.calls[1].set_result("second factory")
     await settle()
@@ -677,20 +679,20 @@ async def test_a_waiter_takes_the_new_resource_if_that_comes_first(make_pool):
 
 @both_kinds
 async def test_a_factory_error_is_raised_as_it_is_and_the_slot_is_free(make_pool, kind):
-    backend = Backend(f"{kind} fails")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(f"{kind} fails")
+    pool = make_pool(**service.hooks(), max_size=1)
     with pytest.raises(Broken) as raised:
         await pool.acquire()
-    assert raised.value is backend.errors[0]
+    assert raised.value is service.errors[0]
     assert pool.stats().creating == 0
-    backend.heal()
+    service.heal()
     pool.release(await pool.acquire())
 
 
 async def test_a_factory_error_goes_to_the_oldest_waiter_whoever_ordered_it(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=2)
-    tasks = [asking(pool), asking(pool)]
+    tasks = [acquiring(pool), acquiring(pool)]
     await settle()
     error = Broken()
     doors.calls[1].set_exception(error)
@@ -703,9 +705,9 @@ async def test_a_factory_error_goes_to_the_oldest_waiter_whoever_ordered_it(make
 
 
 async def test_after_a_factory_error_the_next_waiter_is_given_its_own_try(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=1)
-    tasks = [asking(pool), asking(pool)]
+    tasks = [acquiring(pool), acquiring(pool)]
     await settle()
     assert len(doors.calls) == 1
     doors.calls[0].set_exception(Broken())
@@ -724,25 +726,28 @@ async def test_the_waiter_has_its_factory_error_before_the_strategy_hears_of_it(
         waiting.append(pool.waiting_count)
         pool.deactivate()
 
-    doors, strategy = Doors(), Strategy(open_breaker)
+    doors, strategy = Gate(), RecordingStrategy(open_breaker)
     pool = make_pool(doors, max_size=1, strategy=strategy)
-    first, second = asking(pool), asking(pool)
+    first, second = acquiring(pool), acquiring(pool)
     await settle()
     error = Broken()
     doors.calls[0].set_exception(error)
     assert await outcome(first) is error
     assert isinstance(await outcome(second), cenote.ServiceUnavailableError)
-    assert strategy.heard == [error]
+    assert strategy.reports == [error]
     assert waiting == [1]
 
 
 @both_kinds
 async def test_an_acquirer_gets_the_error_that_opened_the_breaker(make_pool, kind):
-    backend, strategy = Backend(f"{kind} fails"), Strategy(lambda pool: pool.deactivate())
-    pool = make_pool(**backend.hooks(), strategy=strategy)
+    service, strategy = (
+        FakeService(f"{kind} fails"),
+        RecordingStrategy(lambda pool: pool.deactivate()),
+    )
+    pool = make_pool(**service.hooks(), strategy=strategy)
     with pytest.raises(Broken):
         await pool.acquire()
-    assert strategy.heard == backend.errors
+    assert strategy.reports == service.errors
     assert pool.state is cenote.CircuitState.INACTIVE
 
 
@@ -751,14 +756,14 @@ async def test_an_acquirer_gets_the_error_that_opened_the_breaker(make_pool, kin
 async def test_with_the_backend_down_each_of_many_acquirers_gets_an_error(
     make_pool, kind, max_size
 ):
-    backend = Backend(f"{kind} fails")
-    pool = make_pool(**backend.hooks(), max_size=max_size)
-    tasks = [asking(pool) for _ in range(10)]
+    service = FakeService(f"{kind} fails")
+    pool = make_pool(**service.hooks(), max_size=max_size)
+    tasks = [acquiring(pool) for _ in range(10)]
     await settle()
     assert all(task.done() for task in tasks)
-    assert {await outcome(task) for task in tasks} == set(backend.errors)
-    assert len(backend.errors) == 10
-    assert backend.peak <= max_size
+    assert {await outcome(task) for task in tasks} == set(service.errors)
+    assert len(service.errors) == 10
+    assert service.peak <= max_size
 
 
 @pytest.mark.parametrize("max_size", [1, 3])
@@ -766,28 +771,28 @@ async def test_with_the_backend_down_each_of_many_acquirers_gets_an_error(
 async def test_when_the_backend_dies_under_the_waiters_each_gets_an_error(
     make_pool, kind, max_size
 ):
-    backend = Backend(f"{kind} ok", destructor="async ok")
-    pool = make_pool(**backend.hooks(), max_size=max_size)
+    service = FakeService(f"{kind} ok", destructor="async ok")
+    pool = make_pool(**service.hooks(), max_size=max_size)
     held = await take_all(pool, max_size)
-    tasks = [asking(pool) for _ in range(10)]
+    tasks = [acquiring(pool) for _ in range(10)]
     await settle()
-    backend.modes["factory"] = f"{kind} fails"
+    service.modes["factory"] = f"{kind} fails"
     await pool.discard(held.pop())  # one free slot must do for all of them
     await settle()
     assert all(task.done() for task in tasks)
-    assert [await outcome(task) for task in tasks] == backend.errors
+    assert [await outcome(task) for task in tasks] == service.errors
     await give_all(pool, held)
 
 
 @virtual_time
 @both_kinds
 async def test_a_waiter_that_got_a_factory_error_is_not_waited_for_by_a_drain(make_pool, kind):
-    backend = Backend(f"{kind} ok")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(f"{kind} ok")
+    pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
-    backend.modes["factory"] = f"{kind} fails"
+    service.modes["factory"] = f"{kind} fails"
     await pool.discard(held)
     assert isinstance(await outcome(waiter), Broken)
     begin = now()
@@ -809,24 +814,24 @@ async def test_a_factory_that_returns_none_fails(make_pool, kind):
 
 @virtual_time
 async def test_a_factory_past_create_timeout_is_cancelled_and_fails(make_pool):
-    backend = Backend("async never")
-    pool = make_pool(**backend.hooks(), create_timeout=7, max_size=1)
+    service = FakeService("async never")
+    pool = make_pool(**service.hooks(), create_timeout=7, max_size=1)
     begin = now()
     with pytest.raises(TimeoutError) as raised:
         await pool.acquire()
     assert isinstance(raised.value, cenote.PoolError)
     assert not isinstance(raised.value, cenote.AcquireTimeoutError)
     assert now() - begin == 7
-    assert backend.live == 0
-    backend.heal()
+    assert service.live == 0
+    service.heal()
     pool.release(await pool.acquire())
 
 
 @virtual_time
 async def test_with_a_hanging_factory_each_waiter_gets_its_own_error(make_pool):
-    backend = Backend("async never")
-    pool = make_pool(**backend.hooks(), create_timeout=1, max_size=2)
-    tasks = [asking(pool) for _ in range(6)]
+    service = FakeService("async never")
+    pool = make_pool(**service.hooks(), create_timeout=1, max_size=2)
+    tasks = [acquiring(pool) for _ in range(6)]
     await advance(3)
     outcomes = [await outcome(task) for task in tasks]
     assert all(isinstance(error, TimeoutError) for error in outcomes)
@@ -895,23 +900,10 @@ async def test_a_factory_that_ignores_its_cancellation_loses_its_slot_and_its_la
     pool.release(resource)
 
 
-class Deaf:
-    """An async factory that ignores its cancellation until `end` is set."""
-
-    def __init__(self):
-        self.end = asyncio.Event()
-
-    async def __call__(self):
-        while not self.end.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.end.wait()
-        return "late"
-
-
 @virtual_time
 @pytest.mark.parametrize("destructor", [None, "sync", "async"])
 async def test_what_a_factory_makes_long_after_it_was_given_up_is_counted(make_pool, destructor):
-    factory, destroyed, events = Deaf(), [], []
+    factory, destroyed, events = Stubborn("late"), [], []
 
     async def slowly(resource):
         await asyncio.sleep(1)
@@ -924,7 +916,7 @@ async def test_what_a_factory_makes_long_after_it_was_given_up_is_counted(make_p
         await pool.acquire()
     await advance(8)
     assert (pool.stats().created, len(destroyed)) == (0, 0)
-    factory.end.set()
+    factory.let_go.set()
     await advance(1)
     assert destroyed == ([] if destructor is None else ["late"])
     assert (pool.stats().created, pool.stats().destroyed) == (1, {"late": 1})
@@ -936,14 +928,14 @@ async def test_what_a_factory_makes_long_after_it_was_given_up_is_counted(make_p
 
 @virtual_time
 async def test_what_a_factory_makes_after_its_pool_is_closed_is_counted(make_pool):
-    factory, destroyed = Deaf(), []
+    factory, destroyed = Stubborn("late"), []
     pool = make_pool(factory, destructor=destroyed.append)
     task = asyncio.create_task(pool.acquire())
     await settle()
     await pool.close()
     assert isinstance(await outcome(task), cenote.PoolClosedError)
     assert pool.stats().created == 0
-    factory.end.set()
+    factory.let_go.set()
     await settle()
     assert destroyed == ["late"]
     assert (pool.stats().created, pool.stats().destroyed) == (1, {"late": 1})
@@ -951,7 +943,7 @@ async def test_what_a_factory_makes_after_its_pool_is_closed_is_counted(make_poo
 
 @virtual_time
 async def test_a_failing_destructor_of_what_came_late_is_logged_and_sent(make_pool, caplog):
-    factory, events, fault = Deaf(), [], Broken()
+    factory, events, fault = Stubborn("late"), [], Broken()
 
     def destructor(resource):
         raise fault
@@ -960,7 +952,7 @@ async def test_a_failing_destructor_of_what_came_late_is_logged_and_sent(make_po
     pool.subscribe(events.append)
     with pytest.raises(TimeoutError, match="create_timeout"):
         await pool.acquire()
-    factory.end.set()
+    factory.let_go.set()
     await settle()
     assert events[-1].error is fault
     assert "the destructor failed" in caplog.text
@@ -976,7 +968,7 @@ async def test_a_failing_destructor_of_what_came_late_is_logged_and_sent(make_po
 )
 @both_factories
 async def test_acquire_gives_up_at_its_deadline(make_pool, factory, default, given, after):
-    pool = make_pool(**Backend(factory).hooks(), max_size=1, acquire_timeout=default)
+    pool = make_pool(**FakeService(factory).hooks(), max_size=1, acquire_timeout=default)
     held = await pool.acquire()
     begin = now()
     with pytest.raises(cenote.AcquireTimeoutError):
@@ -992,7 +984,7 @@ async def test_acquire_gives_up_at_its_deadline(make_pool, factory, default, giv
 async def test_without_a_timeout_acquire_waits_for_ever(make_pool, default, given):
     pool = make_pool(object, max_size=1, acquire_timeout=default)
     held = await pool.acquire()
-    task = asking(pool, **given)
+    task = acquiring(pool, **given)
     await advance(1_000_000)
     assert not task.done()
     pool.release(held)
@@ -1002,7 +994,7 @@ async def test_without_a_timeout_acquire_waits_for_ever(make_pool, default, give
 
 @virtual_time
 async def test_the_timeout_bounds_an_async_factory(make_pool):
-    pool = make_pool(**Backend("async never").hooks(), create_timeout=50)
+    pool = make_pool(**FakeService("async never").hooks(), create_timeout=50)
     begin = now()
     with pytest.raises(cenote.AcquireTimeoutError):
         await pool.acquire(timeout=3)
@@ -1011,8 +1003,8 @@ async def test_the_timeout_bounds_an_async_factory(make_pool):
 
 @virtual_time
 async def test_the_timeout_bounds_an_async_before_acquire(make_pool):
-    backend = Backend(before_acquire="async never")
-    pool = await filled(make_pool, backend, 1, hook_timeout=50)
+    service = FakeService(before_acquire="async never")
+    pool = await filled(make_pool, service, 1, hook_timeout=50)
     begin = now()
     with pytest.raises(cenote.AcquireTimeoutError):
         await pool.acquire(timeout=3)
@@ -1021,30 +1013,30 @@ async def test_the_timeout_bounds_an_async_before_acquire(make_pool):
 
 @virtual_time
 async def test_one_deadline_bounds_wait_hook_and_factory_together(make_pool):
-    backend = Backend("async ok", before_acquire="async no")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService("async ok", before_acquire="async no")
+    pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
-    backend.modes = {"factory": "async slow", "before_acquire": "async slow"}
+    service.modes = {"factory": "async slow", "before_acquire": "async slow"}
     begin = now()
-    task = asking(pool, timeout=5)  # 2 s of waiting, 2 s of the hook, 1 s of a factory that takes 2
+    task = acquiring(pool, timeout=5)  # 2 s of waiting, 2 s of the hook, 1 of 2 s of the factory
     await advance(2)
 
     def reject(hook):
         return hook != "before_acquire"
 
-    backend._act = reject
+    service._act = reject
     pool.release(held)
     assert isinstance(await outcome(task), cenote.AcquireTimeoutError)
     assert now() - begin == 5
-    assert backend.calls == 2
+    assert service.calls == 2
 
 
 @virtual_time
 async def test_one_deadline_bounds_any_number_of_rejections(make_pool):
-    backend = Backend(before_acquire="async ok")
-    pool = await filled(make_pool, backend, 8)
-    backend.modes["before_acquire"] = "async slow"
-    backend._act = lambda hook: False
+    service = FakeService(before_acquire="async ok")
+    pool = await filled(make_pool, service, 8)
+    service.modes["before_acquire"] = "async slow"
+    service._act = lambda hook: False
     begin = now()
     with pytest.raises(cenote.AcquireTimeoutError):
         await pool.acquire(timeout=5)
@@ -1054,7 +1046,7 @@ async def test_one_deadline_bounds_any_number_of_rejections(make_pool):
 
 @virtual_time
 async def test_a_served_acquire_leaves_no_timer_that_fails_it_later(make_pool):
-    pool = make_pool(**Backend("async slow").hooks(), max_size=1)
+    pool = make_pool(**FakeService("async slow").hooks(), max_size=1)
     async with pool.acquire(timeout=5):
         await advance(100)
         assert pool.active_count == 1
@@ -1068,7 +1060,7 @@ async def test_a_waiter_gets_what_is_released_in_the_instant_of_its_deadline_or_
 ):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
-    task = asking(pool, timeout=5)
+    task = acquiring(pool, timeout=5)
     await settle()
     asyncio.get_running_loop().call_later(5, pool.release, held)
     await advance(5)
@@ -1082,10 +1074,10 @@ async def test_a_waiter_gets_what_is_released_in_the_instant_of_its_deadline_or_
 
 
 async def test_timeout_0_gives_an_idle_resource(make_pool):
-    backend = Backend("async ok")
-    pool = await filled(make_pool, backend, 1)
-    assert await pool.acquire(timeout=0) is backend.made[0]
-    pool.release(backend.made[0])
+    service = FakeService("async ok")
+    pool = await filled(make_pool, service, 1)
+    assert await pool.acquire(timeout=0) is service.made[0]
+    pool.release(service.made[0])
 
 
 async def test_timeout_0_gives_what_a_sync_factory_makes(make_pool):
@@ -1097,7 +1089,7 @@ async def test_timeout_0_gives_what_a_sync_factory_makes(make_pool):
 
 
 async def test_timeout_0_raises_what_a_sync_factory_raises(make_pool):
-    pool = make_pool(**Backend("sync fails").hooks(), max_size=1)
+    pool = make_pool(**FakeService("sync fails").hooks(), max_size=1)
     with pytest.raises(Broken):
         await pool.acquire(timeout=0)
 
@@ -1131,23 +1123,23 @@ async def test_timeout_0_never_queues(make_pool):
 
 @virtual_time
 async def test_timeout_0_gives_an_async_hook_all_of_hook_timeout(make_pool):
-    backend = Backend(before_acquire="async slow")
-    pool = await filled(make_pool, backend, 1)
+    service = FakeService(before_acquire="async slow")
+    pool = await filled(make_pool, service, 1)
     begin = now()
-    assert await pool.acquire(timeout=0) is backend.made[0]
+    assert await pool.acquire(timeout=0) is service.made[0]
     assert now() - begin == 2
-    pool.release(backend.made[0])
+    pool.release(service.made[0])
 
 
 @virtual_time
 @both_factories
 async def test_timeout_0_rejects_a_hook_past_hook_timeout_and_goes_on(make_pool, factory):
-    backend = Backend(factory, before_acquire="async never")
-    pool = await filled(make_pool, backend, 2, hook_timeout=3)
+    service = FakeService(factory, before_acquire="async never")
+    pool = await filled(make_pool, service, 2, hook_timeout=3)
     begin = now()
     if factory == "sync ok":
         resource = await pool.acquire(timeout=0)
-        assert resource is backend.made[2]
+        assert resource is service.made[2]
         pool.release(resource)
     else:
         with pytest.raises(cenote.AcquireTimeoutError):
@@ -1162,27 +1154,23 @@ async def test_timeout_0_rejects_a_hook_past_hook_timeout_and_goes_on(make_pool,
 @virtual_time
 async def test_the_timeout_error_says_who_holds_what_longest_first(make_pool):
     pool = make_pool(object, max_size=2, name="db")
-    older = await asking(pool, "older")
+    older = await acquiring(pool, "older")
     await advance(3)
-    newer = await asking(pool, "newer")
-    asking_line = inspect.getsourcelines(asking)[1] + 4
-    patient = asking(pool)
+    newer = await acquiring(pool, "newer")
+    file, place = obtain.__code__.co_filename, inspect.getsourcelines(obtain)[1] + 2
+    patient = acquiring(pool)
     await settle()
     with pytest.raises(cenote.AcquireTimeoutError) as raised:
         await pool.acquire(timeout=2)
     holders = raised.value.holders
     assert [(holder.task, holder.seconds) for holder in holders] == [("older", 5), ("newer", 2)]
     assert [holder.resource for holder in holders] == [older, newer]
-    assert {(holder.file, holder.line) for holder in holders} == {
-        (asking.__code__.co_filename, asking_line)
-    }
-    file = asking.__code__.co_filename
+    assert {(holder.file, holder.line) for holder in holders} == {(file, place)}
     text = str(raised.value)
     assert "pool 'db'" in text
     assert "2 active, 0 idle, 2 waiting" in text
     assert (
-        f"task 'older' for 5.0 s ({file}:{asking_line}); "
-        f"task 'newer' for 2.0 s ({file}:{asking_line})"
+        f"task 'older' for 5.0 s ({file}:{place}); task 'newer' for 2.0 s ({file}:{place})"
     ) in text
     pool.release(older)
     pool.release(newer)
@@ -1229,9 +1217,9 @@ async def test_frames_of_asyncio_are_not_the_place_of_an_acquire(make_pool):
 
 @virtual_time
 async def test_the_cause_of_a_timeout_is_the_last_factory_error_during_the_wait(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=1)
-    first, second = asking(pool), asking(pool, timeout=5)
+    first, second = acquiring(pool), acquiring(pool, timeout=5)
     await advance(1)
     error = Broken()
     doors.calls[0].set_exception(error)
@@ -1244,9 +1232,9 @@ async def test_the_cause_of_a_timeout_is_the_last_factory_error_during_the_wait(
 @virtual_time
 @pytest.mark.parametrize("pause", [0, 1])
 async def test_a_factory_error_before_the_wait_is_not_the_cause_of_its_timeout(make_pool, pause):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=1)
-    first = asking(pool)
+    first = acquiring(pool)
     await settle()
     doors.calls[0].set_exception(Broken())
     assert isinstance(await outcome(first), Broken)
@@ -1298,7 +1286,7 @@ async def circle(pool, timeouts):
 
 @both_factories
 async def test_the_acquire_that_completes_a_circle_raises_and_the_others_go_on(make_pool, factory):
-    pool = make_pool(**Backend(factory).hooks(), max_size=3)
+    pool = make_pool(**FakeService(factory).hooks(), max_size=3)
     tasks = await circle(pool, [None, None, None])
     assert tasks[2].done()
     error = await outcome(tasks[2])
@@ -1340,7 +1328,7 @@ async def test_what_is_not_out_in_a_block_may_be_released_by_anybody(make_pool):
 
 
 async def test_while_a_slot_is_closing_nobody_is_deadlocked(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(object, destructor=doors, max_size=2)
     other = await pool.acquire()
 
@@ -1363,7 +1351,7 @@ async def test_while_a_slot_is_closing_nobody_is_deadlocked(make_pool):
 
 
 async def test_while_a_slot_is_opening_nobody_is_deadlocked(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=2)
 
     async def nest():
@@ -1384,16 +1372,16 @@ async def test_while_a_slot_is_opening_nobody_is_deadlocked(make_pool):
 
 @both_factories
 async def test_more_waiters_than_max_waiting_are_refused_at_once(make_pool, factory):
-    pool = make_pool(**Backend(factory).hooks(), max_size=1, max_waiting=2)
+    pool = make_pool(**FakeService(factory).hooks(), max_size=1, max_waiting=2)
     held = await pool.acquire()
-    tasks = [asking(pool), asking(pool)]
+    tasks = [acquiring(pool), acquiring(pool)]
     await settle()
     for _ in range(2):
         with pytest.raises(cenote.PoolOverloadedError):
             await pool.acquire(timeout=5)
     assert pool.waiting_count == 2
     pool.release(held)
-    third = asking(pool)  # one that was handed something waits no more
+    third = acquiring(pool)  # one that was handed something waits no more
     pool.release(await tasks[0])
     pool.release(await tasks[1])
     pool.release(await third)
@@ -1409,9 +1397,9 @@ async def test_max_waiting_0_serves_what_needs_no_waiting(make_pool):
 
 
 async def test_a_task_whose_own_creation_runs_counts_for_max_waiting(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(doors, max_size=5, max_waiting=1)
-    creator = asking(pool)
+    creator = acquiring(pool)
     await settle()
     assert pool.waiting_count == 1
     with pytest.raises(cenote.PoolOverloadedError):
@@ -1429,7 +1417,7 @@ async def test_cancelling_a_waiter_takes_as_many_steps_in_a_long_queue(make_pool
     async def lines_run(length):
         pool = make_pool(object, max_size=1)
         held = await pool.acquire()
-        queue = [asking(pool) for _ in range(length)]
+        queue = [acquiring(pool) for _ in range(length)]
         await settle()
         victim = queue[{"first": 0, "middle": length // 2, "last": -1}[place]]
         count = 0
@@ -1463,25 +1451,25 @@ async def test_cancelling_a_waiter_takes_as_many_steps_in_a_long_queue(make_pool
 
 
 async def test_try_acquire_gives_what_is_idle_then_makes_then_gives_none(make_pool):
-    backend = Backend()
-    pool = make_pool(**backend.hooks(), max_size=2)
+    service = FakeService()
+    pool = make_pool(**service.hooks(), max_size=2)
     first = pool.try_acquire()
     pool.release(first)
     assert pool.try_acquire() is first
     second = pool.try_acquire()
-    assert second is backend.made[1]
+    assert second is service.made[1]
     assert pool.try_acquire() is None
-    assert backend.calls == 2
+    assert service.calls == 2
     await give_all(pool, [first, second])
 
 
 @pytest.mark.parametrize("style", ["async def", "returns an awaitable"])
 async def test_try_acquire_with_an_async_factory_gives_idle_resources_only(make_pool, style):
-    backend, started = Backend("async ok"), []
+    service, started = FakeService("async ok"), []
 
     async def create():
         started.append(True)
-        return await backend._factory_async()
+        return await service._factory_async()
 
     pool = make_pool(create if style == "async def" else lambda: create())
     assert pool.try_acquire() is None
@@ -1496,7 +1484,7 @@ async def test_try_acquire_with_an_async_factory_gives_idle_resources_only(make_
 
 
 async def test_try_acquire_gives_none_when_closed_and_when_inactive(make_pool):
-    pool = await filled(make_pool, Backend(), 1)
+    pool = await filled(make_pool, FakeService(), 1)
     pool.deactivate()
     assert pool.try_acquire() is None
     assert pool.idle_count == 1
@@ -1506,13 +1494,13 @@ async def test_try_acquire_gives_none_when_closed_and_when_inactive(make_pool):
 
 
 async def test_try_acquire_lets_factory_errors_through_and_keeps_the_slot(make_pool):
-    backend, strategy = Backend("sync fails"), Strategy()
-    pool = make_pool(**backend.hooks(), max_size=1, strategy=strategy)
+    service, strategy = FakeService("sync fails"), RecordingStrategy()
+    pool = make_pool(**service.hooks(), max_size=1, strategy=strategy)
     for _ in range(2):
         with pytest.raises(Broken):
             pool.try_acquire()
-    assert strategy.heard == backend.errors
-    backend.heal()
+    assert strategy.reports == service.errors
+    service.heal()
     pool.release(pool.try_acquire())
 
 
@@ -1524,28 +1512,28 @@ async def test_try_acquire_refuses_a_none_from_the_factory(make_pool):
 
 @pytest.mark.parametrize("how", ["no", "fails"])
 async def test_try_acquire_asks_a_sync_before_acquire(make_pool, how):
-    backend = Backend(before_acquire=f"sync {how}", destructor="sync ok")
-    pool = await filled(make_pool, backend, 2)
+    service = FakeService(before_acquire=f"sync {how}", destructor="sync ok")
+    pool = await filled(make_pool, service, 2)
     resource = pool.try_acquire()
-    assert resource is backend.made[2]  # the two idle ones were rejected
-    assert backend.destroyed == backend.made[:2]
+    assert resource is service.made[2]  # the two idle ones were rejected
+    assert service.destroyed == service.made[:2]
     pool.release(resource)
 
 
 @pytest.mark.parametrize("style", ["async def", "returns an awaitable"])
 async def test_try_acquire_refuses_an_async_before_acquire_and_the_resource_stays(make_pool, style):
-    backend = Backend(before_acquire="async ok", destructor="sync ok")
-    hooks = backend.hooks()
+    service = FakeService(before_acquire="async ok", destructor="sync ok")
+    hooks = service.hooks()
     if style == "returns an awaitable":
-        hooks["before_acquire"] = lambda resource: backend._before_acquire_async(resource)
+        hooks["before_acquire"] = lambda resource: service._before_acquire_async(resource)
     pool = make_pool(**hooks)
     await give_all(pool, await take_all(pool, 2))
     with pytest.raises(cenote.PoolError, match=r"acquire\(timeout=0\)"):
         pool.try_acquire()
     assert pool.idle_count == 2
-    assert await pool.acquire() is backend.made[0]  # its place in the order, too
-    pool.release(backend.made[0])
-    assert backend.destroyed == []
+    assert await pool.acquire() is service.made[0]  # its place in the order, too
+    pool.release(service.made[0])
+    assert service.destroyed == []
 
 
 async def test_try_acquire_is_seen_as_held_by_the_calling_task(make_pool):
@@ -1559,7 +1547,7 @@ async def test_try_acquire_is_seen_as_held_by_the_calling_task(make_pool):
 async def test_try_acquire_never_takes_the_room_that_a_waiter_is_owed(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     pool.discard(held)
     assert pool.try_acquire() is None
@@ -1570,7 +1558,7 @@ async def test_try_acquire_in_a_subscriber_does_not_take_what_a_waiter_is_owed(m
     """Told of the destruction in the very step that frees the slot."""
     pool, stolen = make_pool(object, max_size=1), []
     held = await pool.acquire()
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
 
     def steal(event):
@@ -1590,13 +1578,13 @@ async def test_try_acquire_in_a_subscriber_does_not_take_what_a_waiter_is_owed(m
 @pytest.mark.parametrize("destructor", ["sync ok", "async ok"])
 @both_factories
 async def test_the_backend_never_sees_more_than_max_size(make_pool, factory, destructor):
-    backend = Backend(factory, destructor=destructor)
-    pool = make_pool(**backend.hooks(), max_size=3)
+    service = FakeService(factory, destructor=destructor)
+    pool = make_pool(**service.hooks(), max_size=3)
 
     async def use(number):
         for turn in range(6):
             resource = await pool.acquire()
-            assert isinstance(resource, Resource)
+            assert isinstance(resource, NumberedThing)
             await asyncio.sleep(0)
             if (number + turn) % 3:
                 pool.discard(resource)
@@ -1604,15 +1592,15 @@ async def test_the_backend_never_sees_more_than_max_size(make_pool, factory, des
                 pool.release(resource)
 
     await asyncio.gather(*(use(number) for number in range(10)))
-    assert backend.peak == 3
-    assert backend.live == pool.count
+    assert service.peak == 3
+    assert service.live == pool.count
 
 
 async def test_a_resource_under_destruction_keeps_its_slot(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(object, destructor=doors, max_size=1)
     pool.discard(await pool.acquire())
-    waiter = asking(pool)
+    waiter = acquiring(pool)
     await settle()
     assert pool.try_acquire() is None
     assert not waiter.done()

@@ -24,12 +24,14 @@ from tests.support.kit import (
     STYLES,
     Gate,
     Holding,
-    Listener,
+    RaisingStrategy,
+    RecordingStrategy,
     Thing,
     Tripwire,
     acquiring,
     cancel,
     outcome,
+    raising,
     recorded,
     start,
     styled,
@@ -40,33 +42,6 @@ SWITCHES = {
     "deactivate": CircuitState.INACTIVE,
     "recover": CircuitState.RECOVERING,
 }
-
-
-class Broken:
-    """A strategy of which one method raises."""
-
-    def __init__(self, method):
-        self.method = method
-
-    def report_success(self, source):
-        self.fail("report_success")
-
-    def report_failure(self, source, error):
-        self.fail("report_failure")
-
-    def should_recover(self):
-        self.fail("should_recover")
-
-    def fail(self, method):
-        if method == self.method:
-            raise RuntimeError(f"{method} is broken")
-
-
-def raising(error):
-    def hook(*_):
-        raise error
-
-    return hook
 
 
 # -- states --------------------------------------------------------------------------------------
@@ -305,7 +280,7 @@ async def test_for_waiters_from_before_recover_no_more_is_created_than_the_limit
     waiters = [acquiring(pool) for _ in range(4)]
     await settle()
     pool.recover()
-    gate.opened.clear()
+    gate.shut()
     for thing in old:
         pool.discard(thing)
     await settle()
@@ -505,38 +480,38 @@ async def test_a_probe_of_an_earlier_recovery_takes_no_place_in_the_next(make_po
 
 
 async def test_an_accepted_release_is_a_success_of_that_pool(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     pool.release(await pool.acquire())
     async with pool.acquire():
-        assert listener.heard == ["success"]
-    assert listener.heard == ["success", "success"]
+        assert listener.reports == ["success"]
+    assert listener.reports == ["success", "success"]
     assert listener.sources == [pool, pool]
 
 
 async def test_acquiring_and_creating_are_no_successes(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, min_size=2)
     await pool.open()
     thing = await pool.acquire()
-    assert listener.heard == []
+    assert listener.reports == []
     pool.release(thing)
 
 
 async def test_a_block_left_by_a_plain_exception_is_a_success(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     with pytest.raises(KeyError):
         async with pool.acquire():
             raise KeyError
-    assert listener.heard == ["success"]
+    assert listener.reports == ["success"]
 
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_success_is_reported_after_before_release_and_before_the_hand_off(make_pool, style):
     seen = []
 
-    class Watcher(Listener):
+    class Watcher(RecordingStrategy):
         def report_success(self, source):
             seen.append(("reported", source.idle_count, source.waiting_count))
 
@@ -556,10 +531,10 @@ async def test_a_success_is_reported_after_before_release_and_before_the_hand_of
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_release_rejected_by_false_is_a_failure_with_a_pool_error(make_pool, style):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, before_release=styled(style, lambda _: False))
     await pool.release(await pool.acquire())
-    (error,) = listener.heard
+    (error,) = listener.reports
     assert type(error) is PoolError
     assert "before_release" in str(error)
     assert listener.sources == [pool]
@@ -567,176 +542,176 @@ async def test_a_release_rejected_by_false_is_a_failure_with_a_pool_error(make_p
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_release_rejected_by_an_exception_is_a_failure_with_it(make_pool, style):
-    listener, error = Listener(), OSError("lost")
+    listener, error = RecordingStrategy(), OSError("lost")
     pool = make_pool(Thing, strategy=listener, before_release=styled(style, raising(error)))
     await pool.release(await pool.acquire())
-    assert listener.heard == [error]
+    assert listener.reports == [error]
 
 
 @pytest.mark.virtual_time
 async def test_a_release_rejected_by_timing_out_is_a_failure(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, before_release=Gate(), hook_timeout=2)
     await pool.release(await pool.acquire())
-    (error,) = listener.heard
+    (error,) = listener.reports
     assert isinstance(error, PoolError)
     assert isinstance(error, TimeoutError)
 
 
 async def test_a_discard_with_an_error_is_a_failure(make_pool):
-    listener, error = Listener(), OSError("lost")
+    listener, error = RecordingStrategy(), OSError("lost")
     pool = make_pool(Thing, strategy=listener)
     await pool.discard(await pool.acquire(), error)
-    assert listener.heard == [error]
+    assert listener.reports == [error]
     assert listener.sources == [pool]
 
 
 async def test_a_discard_without_an_error_is_neither(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     await pool.discard(await pool.acquire())
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 async def test_a_discard_with_a_cancellation_is_neither(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     await pool.discard(await pool.acquire(), asyncio.CancelledError())
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_failing_factory_is_a_failure(make_pool, style):
-    listener, error = Listener(), OSError("down")
+    listener, error = RecordingStrategy(), OSError("down")
     pool = make_pool(styled(style, raising(error)), strategy=listener)
     with pytest.raises(OSError, match="down"):
         await pool.acquire()
-    assert listener.heard == [error]
+    assert listener.reports == [error]
     assert listener.sources == [pool]
 
 
 async def test_a_factory_failing_in_try_acquire_is_a_failure(make_pool):
-    listener, error = Listener(), OSError("down")
+    listener, error = RecordingStrategy(), OSError("down")
     pool = make_pool(raising(error), strategy=listener)
     with pytest.raises(OSError, match="down"):
         pool.try_acquire()
-    assert listener.heard == [error]
+    assert listener.reports == [error]
 
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_factory_failing_on_open_is_a_failure(make_pool, style):
-    listener, error = Listener(), OSError("down")
+    listener, error = RecordingStrategy(), OSError("down")
     pool = make_pool(styled(style, raising(error)), min_size=1, strategy=listener)
     with pytest.raises(OSError, match="down"):
         await pool.open()
-    assert listener.heard == [error]
+    assert listener.reports == [error]
 
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_factory_that_returns_none_is_a_failure(make_pool, style):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(styled(style, lambda: None), strategy=listener)
     with pytest.raises(PoolError) as caught:
         await pool.acquire()
-    assert listener.heard == [caught.value]
+    assert listener.reports == [caught.value]
 
 
 @pytest.mark.virtual_time
 async def test_a_factory_past_its_timeout_is_a_failure(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Gate(), strategy=listener, create_timeout=2)
     with pytest.raises(PoolError) as caught:
         await pool.acquire()
-    assert listener.heard == [caught.value]
+    assert listener.reports == [caught.value]
     assert isinstance(caught.value, TimeoutError)
 
 
 @pytest.mark.virtual_time
 async def test_a_factory_that_fails_after_its_acquirer_left_is_a_failure(make_pool):
-    listener, error = Listener(), OSError("down")
+    listener, error = RecordingStrategy(), OSError("down")
     gate = Gate(raising(error))
     pool = make_pool(gate, strategy=listener)
     with pytest.raises(AcquireTimeoutError):
         await pool.acquire(timeout=1)
-    assert listener.heard == []
+    assert listener.reports == []
     gate.open()
     await settle()
-    assert listener.heard == [error]
+    assert listener.reports == [error]
 
 
 @pytest.mark.virtual_time
 async def test_an_acquire_that_times_out_is_neither(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, max_size=1, strategy=listener)
     thing = await pool.acquire()
     with pytest.raises(AcquireTimeoutError):
         await pool.acquire(timeout=1)
-    assert listener.heard == []
+    assert listener.reports == []
     pool.discard(thing)
 
 
 async def test_a_creation_cancelled_by_close_is_neither(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Gate(), strategy=listener)
     waiter = acquiring(pool)
     await settle()
     await pool.close()
     assert isinstance(await outcome(waiter), PoolClosedError)
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 async def test_a_cancelled_waiter_is_neither(make_pool):
-    listener, gate = Listener(), Gate(Thing)
+    listener, gate = RecordingStrategy(), Gate(Thing)
     pool = make_pool(gate, strategy=listener)
     waiter = acquiring(pool)
     await settle()
     await cancel(waiter)
     gate.open()
     await settle()
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 @pytest.mark.parametrize("verdict", [lambda _: None, lambda _: False])
 @pytest.mark.parametrize("reuse", [False, True])
 async def test_a_block_left_by_a_cancellation_is_neither(make_pool, reuse, verdict):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, reuse_after_cancel=reuse, before_release=verdict)
     holding = Holding(pool)
     await settle()
     await cancel(holding.task)
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("verdict", [lambda _: False, raising(OSError("lost"))])
 async def test_a_rejection_by_before_acquire_is_neither(make_pool, style, verdict):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, min_size=1, strategy=listener, before_acquire=styled(style, verdict))
     await pool.open()
     thing = await pool.acquire()
     assert pool.stats().rejected == 1
-    assert listener.heard == []
+    assert listener.reports == []
     await pool.discard(thing)
 
 
 @pytest.mark.virtual_time
 async def test_a_failed_healthcheck_is_neither(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, healthcheck=lambda _: False, healthcheck_interval=1)
     thing = await pool.acquire()
     pool.release(thing)
-    listener.heard.clear()
+    listener.reports.clear()
     await advance(1.5)
     assert pool.stats().destroyed == {"check_failed": 1}
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 async def test_a_failing_destructor_is_no_failure(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, destructor=raising(OSError("late")))
     with pytest.raises(OSError, match="late"):
         pool.discard(await pool.acquire())
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 RETURNS = {
@@ -747,65 +722,65 @@ RETURNS = {
 
 @pytest.mark.parametrize("give_back", RETURNS.values(), ids=RETURNS)
 async def test_leases_from_before_the_recovery_report_nothing(make_pool, give_back):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     old = await pool.acquire()
     pool.recover()
     give_back(pool, old)
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 async def test_a_rejected_lease_from_before_the_recovery_reports_nothing(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, before_release=lambda _: False)
     old = await pool.acquire()
     pool.recover()
     pool.release(old)
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 @pytest.mark.parametrize("give_back", RETURNS.values(), ids=RETURNS)
 async def test_a_probe_of_an_earlier_recovery_reports_nothing(make_pool, give_back):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     pool.recover()
     old = await pool.acquire()
     pool.deactivate()
     pool.recover()
     give_back(pool, old)
-    assert listener.heard == []
+    assert listener.reports == []
 
 
 @pytest.mark.parametrize("give_back", RETURNS.values(), ids=RETURNS)
 async def test_probes_report(make_pool, give_back):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     pool.recover()
     give_back(pool, await pool.acquire())
-    assert len(listener.heard) == 1
+    assert len(listener.reports) == 1
 
 
 async def test_a_served_waiter_from_before_the_recovery_is_a_probe_and_reports(make_pool):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, max_size=1, strategy=listener)
     old = await pool.acquire()
     waiter = acquiring(pool)
     await settle()
     pool.recover()
     pool.release(old)
-    assert listener.heard == []
+    assert listener.reports == []
     pool.release(await waiter)
-    assert listener.heard == ["success"]
+    assert listener.reports == ["success"]
 
 
 @pytest.mark.parametrize("give_back", RETURNS.values(), ids=RETURNS)
 async def test_what_comes_back_while_inactive_is_reported(make_pool, give_back):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     thing = await pool.acquire()
     pool.deactivate()
     give_back(pool, thing)
-    assert len(listener.heard) == 1
+    assert len(listener.reports) == 1
 
 
 @pytest.mark.parametrize("style", ["async", "awaitable"])
@@ -833,12 +808,12 @@ async def test_the_error_of_a_sync_factory_goes_to_its_caller_though_the_breaker
 
 
 def test_the_built_in_strategies_are_strategies():
-    for strategy in (ConsecutiveFailures(), FailureRate(), Listener()):
+    for strategy in (ConsecutiveFailures(), FailureRate(), RecordingStrategy()):
         assert isinstance(strategy, CircuitBreakerStrategy)
 
 
 async def test_a_strategy_can_be_set_and_removed_at_run_time(make_pool):
-    first, second = Listener(), Listener()
+    first, second = RecordingStrategy(), RecordingStrategy()
     pool = make_pool(Thing, strategy=first)
     assert pool.strategy is first
     thing = await pool.acquire()
@@ -848,7 +823,7 @@ async def test_a_strategy_can_be_set_and_removed_at_run_time(make_pool):
     pool.strategy = None
     assert pool.strategy is None
     pool.release(await pool.acquire())
-    assert (first.heard, second.heard) == ([], ["success"])
+    assert (first.reports, second.reports) == ([], ["success"])
 
 
 async def test_removing_the_strategy_makes_recovery_manual(make_pool):
@@ -891,12 +866,12 @@ async def test_when_should_recover_says_so_that_acquire_is_the_probe(make_pool, 
         await pool.acquire()
     assert tripwire.asked == 1
     pool.release(probe)
-    assert tripwire.heard == ["success"]
+    assert tripwire.reports == ["success"]
 
 
 @pytest.mark.virtual_time
 async def test_without_should_recover_recovery_is_manual(make_pool):
-    pool = make_pool(Thing, strategy=Listener())
+    pool = make_pool(Thing, strategy=RecordingStrategy())
     pool.deactivate()
     await advance(1e6)
     with pytest.raises(ServiceUnavailableError):
@@ -906,7 +881,7 @@ async def test_without_should_recover_recovery_is_manual(make_pool):
 
 
 async def test_a_strategy_may_switch_the_pool_on_success(make_pool):
-    class Trusting(Listener):
+    class Trusting(RecordingStrategy):
         def report_success(self, source):
             source.activate()
 
@@ -917,7 +892,7 @@ async def test_a_strategy_may_switch_the_pool_on_success(make_pool):
 
 
 async def test_a_strategy_that_raises_on_success_is_logged_and_harmless(make_pool, caplog):
-    pool = make_pool(Thing, strategy=Broken("report_success"))
+    pool = make_pool(Thing, strategy=RaisingStrategy("report_success"))
     pool.release(await pool.acquire())
     async with pool.acquire():
         pass
@@ -933,7 +908,9 @@ FAILURES = {
 
 @pytest.mark.parametrize("fail", FAILURES.values(), ids=FAILURES)
 async def test_a_strategy_that_raises_on_failure_is_logged_and_harmless(make_pool, caplog, fail):
-    pool = make_pool(Thing, strategy=Broken("report_failure"), before_release=lambda _: False)
+    pool = make_pool(
+        Thing, strategy=RaisingStrategy("report_failure"), before_release=lambda _: False
+    )
     await fail(pool, await pool.acquire())
     assert pool.count == 0
     assert_logged(caplog, "report_failure is broken")
@@ -943,14 +920,16 @@ async def test_a_strategy_that_raises_on_failure_is_logged_and_harmless(make_poo
 async def test_a_strategy_that_raises_on_a_failed_factory_does_not_replace_its_error(
     make_pool, caplog, style
 ):
-    pool = make_pool(styled(style, raising(OSError("down"))), strategy=Broken("report_failure"))
+    pool = make_pool(
+        styled(style, raising(OSError("down"))), strategy=RaisingStrategy("report_failure")
+    )
     with pytest.raises(OSError, match="down"):
         await pool.acquire()
     assert_logged(caplog, "report_failure is broken")
 
 
 async def test_a_strategy_that_raises_in_should_recover_is_logged_and_means_no(make_pool, caplog):
-    pool = make_pool(Thing, strategy=Broken("should_recover"))
+    pool = make_pool(Thing, strategy=RaisingStrategy("should_recover"))
     pool.deactivate()
     with pytest.raises(ServiceUnavailableError):
         await pool.acquire()

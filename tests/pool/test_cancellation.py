@@ -10,13 +10,14 @@ import pytest
 
 import cenote
 from tests.support.clock import VirtualLoop, advance, settle
-from tests.support.gates import (
+from tests.support.kit import (
     HOOKS,
-    Backend,
     Broken,
-    Doors,
-    Strategy,
-    asking,
+    FakeService,
+    Gate,
+    RecordingStrategy,
+    Stubborn,
+    acquiring,
     give_all,
     outcome,
     take_all,
@@ -54,35 +55,38 @@ async def stop() -> None:
 
 @both_kinds
 async def test_a_cancelled_body_destroys_its_resource(make_pool, kind):
-    backend, strategy = Backend(destructor=f"{kind} ok", before_release="sync ok"), Strategy()
-    pool = make_pool(**backend.hooks(), max_size=1, strategy=strategy)
+    service, strategy = (
+        FakeService(destructor=f"{kind} ok", before_release="sync ok"),
+        RecordingStrategy(),
+    )
+    pool = make_pool(**service.hooks(), max_size=1, strategy=strategy)
     task = asyncio.create_task(body_of(pool, hang))
     await settle()
     task.cancel()
     assert isinstance(await outcome(task), asyncio.CancelledError)
-    assert backend.destroyed == backend.made
+    assert service.destroyed == service.made
     assert pool.count == 0
-    assert strategy.heard == []
+    assert strategy.reports == []
     await give_all(pool, await take_all(pool, 1))
 
 
 @both_kinds
 async def test_any_other_base_exception_destroys_as_well(make_pool, kind):
-    backend, strategy = Backend(destructor=f"{kind} ok"), Strategy()
-    pool = make_pool(**backend.hooks(), strategy=strategy)
+    service, strategy = FakeService(destructor=f"{kind} ok"), RecordingStrategy()
+    pool = make_pool(**service.hooks(), strategy=strategy)
     with pytest.raises(Stop):
         await body_of(pool, stop)
-    assert backend.destroyed == backend.made
-    assert strategy.heard == []
+    assert service.destroyed == service.made
+    assert strategy.reports == []
 
 
 async def test_an_ordinary_exception_releases(make_pool):
-    backend, strategy = Backend(destructor="sync ok"), Strategy()
-    pool = make_pool(**backend.hooks(), strategy=strategy)
+    service, strategy = FakeService(destructor="sync ok"), RecordingStrategy()
+    pool = make_pool(**service.hooks(), strategy=strategy)
     with pytest.raises(Broken):
         await body_of(pool, fail)
-    assert (pool.idle_count, backend.destroyed) == (1, [])
-    assert strategy.heard == ["success"]
+    assert (pool.idle_count, service.destroyed) == (1, [])
+    assert strategy.reports == ["success"]
 
 
 async def inner_timeout() -> None:
@@ -127,22 +131,22 @@ async def inner_timeout_whose_context_is_suppressed() -> None:
     ],
 )
 async def test_a_cancellation_in_the_chain_of_the_exception_destroys(make_pool, body):
-    backend, strategy = Backend(destructor="sync ok"), Strategy()
-    pool = make_pool(**backend.hooks(), strategy=strategy)
+    service, strategy = FakeService(destructor="sync ok"), RecordingStrategy()
+    pool = make_pool(**service.hooks(), strategy=strategy)
     with pytest.raises((TimeoutError, Broken)):
         await body_of(pool, body)
-    assert backend.destroyed == backend.made
-    assert strategy.heard == []
+    assert service.destroyed == service.made
+    assert strategy.reports == []
 
 
 @virtual_time
 async def test_an_outer_timeout_destroys_and_is_a_timeout(make_pool):
-    backend = Backend(destructor="async ok")
-    pool = make_pool(**backend.hooks())
+    service = FakeService(destructor="async ok")
+    pool = make_pool(**service.hooks())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
             await body_of(pool, hang)
-    assert backend.destroyed == backend.made
+    assert service.destroyed == service.made
     assert asyncio.current_task().cancelling() == 0
 
 
@@ -173,12 +177,12 @@ async def group_with_a_body_that_is_over() -> None:
 
 @pytest.mark.parametrize("body", [group_with_a_body_that_awaits, group_with_a_body_that_is_over])
 async def test_a_failed_task_group_destroys(make_pool, body):
-    backend, strategy = Backend(destructor="sync ok"), Strategy()
-    pool = make_pool(**backend.hooks(), strategy=strategy)
+    service, strategy = FakeService(destructor="sync ok"), RecordingStrategy()
+    pool = make_pool(**service.hooks(), strategy=strategy)
     with pytest.raises(ExceptionGroup):
         await body_of(pool, body)
-    assert backend.destroyed == backend.made
-    assert strategy.heard == []
+    assert service.destroyed == service.made
+    assert strategy.reports == []
 
 
 async def test_a_cancellation_that_the_body_swallows_is_invisible(make_pool):
@@ -197,24 +201,30 @@ async def test_a_cancellation_that_the_body_swallows_is_invisible(make_pool):
 
 @pytest.mark.parametrize("before_release", [None, "sync ok", "async ok"])
 async def test_with_reuse_after_cancel_it_is_released_without_a_report(make_pool, before_release):
-    backend, strategy = Backend(before_release=before_release, destructor="sync ok"), Strategy()
-    pool = make_pool(**backend.hooks(), strategy=strategy, reuse_after_cancel=True)
+    service, strategy = (
+        FakeService(before_release=before_release, destructor="sync ok"),
+        RecordingStrategy(),
+    )
+    pool = make_pool(**service.hooks(), strategy=strategy, reuse_after_cancel=True)
     task = asyncio.create_task(body_of(pool, hang))
     await settle()
     task.cancel()
     assert isinstance(await outcome(task), asyncio.CancelledError)
-    assert (pool.idle_count, backend.destroyed) == (1, [])
-    assert strategy.heard == []
+    assert (pool.idle_count, service.destroyed) == (1, [])
+    assert strategy.reports == []
 
 
 @both_kinds
 async def test_with_reuse_after_cancel_before_release_may_still_reject(make_pool, kind):
-    backend, strategy = Backend(before_release=f"{kind} no", destructor="sync ok"), Strategy()
-    pool = make_pool(**backend.hooks(), strategy=strategy, reuse_after_cancel=True)
+    service, strategy = (
+        FakeService(before_release=f"{kind} no", destructor="sync ok"),
+        RecordingStrategy(),
+    )
+    pool = make_pool(**service.hooks(), strategy=strategy, reuse_after_cancel=True)
     with pytest.raises(Stop):
         await body_of(pool, stop)
-    assert backend.destroyed == backend.made
-    assert strategy.heard == []
+    assert service.destroyed == service.made
+    assert strategy.reports == []
 
 
 ways_out = pytest.mark.parametrize("way_out", [None, Broken, asyncio.CancelledError, Stop])
@@ -223,8 +233,8 @@ ways_out = pytest.mark.parametrize("way_out", [None, Broken, asyncio.CancelledEr
 @ways_out
 @pytest.mark.parametrize("give", ["release", "discard"])
 async def test_what_was_given_back_inside_the_block_is_left_alone(make_pool, give, way_out):
-    backend = Backend(destructor="sync ok")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(destructor="sync ok")
+    pool = make_pool(**service.hooks(), max_size=1)
     with contextlib.suppress(way_out or Broken):
         async with pool.acquire() as resource:
             getattr(pool, give)(resource)
@@ -232,30 +242,30 @@ async def test_what_was_given_back_inside_the_block_is_left_alone(make_pool, giv
             if way_out is not None:
                 raise way_out
     assert pool.active_count == 1
-    assert backend.destroyed == ([resource] if give == "discard" else [])
+    assert service.destroyed == ([resource] if give == "discard" else [])
     pool.release(again)
 
 
 @both_kinds
 async def test_leaving_normally_raises_the_error_of_the_destructor(make_pool, kind):
-    backend = Backend(before_release="sync no", destructor=f"{kind} fails")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(before_release="sync no", destructor=f"{kind} fails")
+    pool = make_pool(**service.hooks(), max_size=1)
     with pytest.raises(Broken, match="destructor"):
         async with pool.acquire():
             pass
     assert pool.count == 0
-    backend.heal()
+    service.heal()
     await give_all(pool, await take_all(pool, 1))
 
 
 @both_kinds
 @pytest.mark.parametrize("how", ["no", "fails"])
 async def test_leaving_normally_says_nothing_of_a_rejection(make_pool, kind, how):
-    backend = Backend(before_release=f"{kind} {how}", destructor="sync ok")
-    pool = make_pool(**backend.hooks())
+    service = FakeService(before_release=f"{kind} {how}", destructor="sync ok")
+    pool = make_pool(**service.hooks())
     async with pool.acquire():
         pass
-    assert backend.destroyed == backend.made
+    assert service.destroyed == service.made
 
 
 @both_kinds
@@ -264,14 +274,14 @@ async def test_leaving_normally_says_nothing_of_a_rejection(make_pool, kind, how
 async def test_errors_of_the_return_never_replace_an_exception_on_its_way_out(
     make_pool, kind, way_out, reuse
 ):
-    backend = Backend(before_release=f"{kind} fails", destructor=f"{kind} fails")
-    pool = make_pool(**backend.hooks(), max_size=1, reuse_after_cancel=reuse)
+    service = FakeService(before_release=f"{kind} fails", destructor=f"{kind} fails")
+    pool = make_pool(**service.hooks(), max_size=1, reuse_after_cancel=reuse)
     with pytest.raises(type(way_out), match="mine") as raised:
         async with pool.acquire():
             raise way_out
     assert raised.value is way_out
-    assert backend.destroyed == backend.made
-    backend.heal()
+    assert service.destroyed == service.made
+    service.heal()
     await give_all(pool, await take_all(pool, 1))
 
 
@@ -279,7 +289,7 @@ async def test_errors_of_the_return_never_replace_an_exception_on_its_way_out(
 async def test_a_cancellation_while_the_block_is_left_comes_through_and_the_return_goes_on(
     make_pool, way_out
 ):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(object, before_release=doors)
 
     async def leave():
@@ -334,17 +344,17 @@ async def close_block(pool: Pool, closing: str) -> Any:
 
 @closings
 async def test_a_closed_block_is_accounted_at_once(make_pool, closing):
-    backend = Backend(destructor="sync ok")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(destructor="sync ok")
+    pool = make_pool(**service.hooks(), max_size=1)
     resource = await close_block(pool, closing)
-    assert backend.destroyed == [resource]
+    assert service.destroyed == [resource]
     assert (pool.count, pool.stats().released) == (0, 1)
     pool.release(pool.try_acquire())
 
 
 @closings
 async def test_a_closed_block_does_not_wait_for_an_async_destructor(make_pool, closing):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(object, destructor=doors, max_size=1)
     await close_block(pool, closing)
     stats = pool.stats()
@@ -358,7 +368,7 @@ async def test_a_closed_block_does_not_wait_for_an_async_destructor(make_pool, c
 
 @closings
 async def test_a_closed_block_does_not_wait_for_an_async_before_release(make_pool, closing):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(object, before_release=doors, reuse_after_cancel=True)
     resource = await close_block(pool, closing)
     assert pool.stats().released == 1
@@ -373,13 +383,13 @@ async def test_a_closed_block_does_not_wait_for_an_async_before_release(make_poo
 
 @closings
 async def test_a_closed_block_hands_its_slot_to_a_waiter(make_pool, closing):
-    backend = Backend(destructor="sync ok")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(destructor="sync ok")
+    pool = make_pool(**service.hooks(), max_size=1)
     waiter = []
 
     async def late():
         await asyncio.sleep(0)
-        waiter.append(asking(pool))
+        waiter.append(acquiring(pool))
 
     starting = asyncio.create_task(late())
     await close_block(pool, closing)
@@ -389,8 +399,8 @@ async def test_a_closed_block_hands_its_slot_to_a_waiter(make_pool, closing):
 
 @closings
 async def test_a_closed_block_keeps_quiet_about_a_destructor_that_fails(make_pool, closing):
-    backend = Backend(destructor="sync fails")
-    pool = make_pool(**backend.hooks(), max_size=1)
+    service = FakeService(destructor="sync fails")
+    pool = make_pool(**service.hooks(), max_size=1)
     await close_block(pool, closing)
     assert pool.count == 0
 
@@ -411,7 +421,7 @@ async def test_a_waiter_that_is_closed_leaves_the_queue_at_once(make_pool):
     held = await pool.acquire()
     coroutine = body_of(pool, hang)
     coroutine.send(None)
-    behind = asking(pool)
+    behind = acquiring(pool)
     await settle()
     assert pool.waiting_count == 2
     coroutine.close()
@@ -426,7 +436,7 @@ async def test_a_waiter_that_is_closed_after_being_handed_something_passes_it_on
     held = await pool.acquire()
     coroutine = body_of(pool, hang)
     coroutine.send(None)
-    behind = asking(pool)
+    behind = acquiring(pool)
     await settle()
     pool.release(held)
     coroutine.close()
@@ -435,8 +445,8 @@ async def test_a_waiter_that_is_closed_after_being_handed_something_passes_it_on
 
 
 async def test_an_acquire_that_is_closed_during_before_acquire_gives_its_slot_back(make_pool):
-    backend, doors = Backend(destructor="sync ok"), Doors()
-    pool = make_pool(**backend.hooks(), before_acquire=doors, max_size=1)
+    service, doors = FakeService(destructor="sync ok"), Gate()
+    pool = make_pool(**service.hooks(), before_acquire=doors, max_size=1)
     pool.release(await pool.acquire())
     coroutine = body_of(pool, hang)
     coroutine.send(None)
@@ -444,12 +454,12 @@ async def test_an_acquire_that_is_closed_during_before_acquire_gives_its_slot_ba
     coroutine.close()
     await settle()
     assert doors.calls[0].cancelled()
-    assert backend.destroyed == backend.made
+    assert service.destroyed == service.made
     pool.release(await pool.acquire())
 
 
 async def test_a_block_that_is_closed_while_it_is_left_is_left_all_the_same(make_pool):
-    doors = Doors()
+    doors = Gate()
     pool = make_pool(object, before_release=doors)
 
     async def use():
@@ -481,13 +491,13 @@ def raising_cancellation(kind: str) -> Callable[..., Any]:
 
 @both_kinds
 async def test_a_cancellation_raised_by_the_factory_comes_through(make_pool, kind):
-    strategy = Strategy()
+    strategy = RecordingStrategy()
     pool = make_pool(raising_cancellation(kind), max_size=1, strategy=strategy)
     for _ in range(2):
         with pytest.raises(asyncio.CancelledError):
             await pool.acquire()
     assert pool.stats().creating == 0
-    assert strategy.heard == []
+    assert strategy.reports == []
 
 
 async def test_a_cancellation_raised_by_the_factory_comes_through_try_acquire(make_pool):
@@ -500,17 +510,17 @@ async def test_a_cancellation_raised_by_the_factory_comes_through_try_acquire(ma
 @both_kinds
 @pytest.mark.parametrize("handed", [False, True], ids=["newcomer", "waiter"])
 async def test_a_cancellation_raised_by_before_acquire_comes_through(make_pool, kind, handed):
-    backend = Backend(destructor="sync ok")
-    pool = make_pool(**backend.hooks(), before_acquire=raising_cancellation(kind), max_size=1)
+    service = FakeService(destructor="sync ok")
+    pool = make_pool(**service.hooks(), before_acquire=raising_cancellation(kind), max_size=1)
     held = await pool.acquire()
     if not handed:
         pool.release(held)
-    task = asking(pool)
+    task = acquiring(pool)
     await settle()
     if handed:
         pool.release(held)
     assert isinstance(await outcome(task), asyncio.CancelledError)
-    assert backend.destroyed == [held]
+    assert service.destroyed == [held]
     resource = await pool.acquire()  # the slot is free
     assert pool.count == 1
     pool.release(resource)
@@ -518,9 +528,9 @@ async def test_a_cancellation_raised_by_before_acquire_comes_through(make_pool, 
 
 @both_kinds
 async def test_a_cancellation_raised_by_before_release_comes_through(make_pool, kind):
-    backend, strategy = Backend(destructor="sync ok"), Strategy()
+    service, strategy = FakeService(destructor="sync ok"), RecordingStrategy()
     pool = make_pool(
-        **backend.hooks(),
+        **service.hooks(),
         before_release=raising_cancellation(kind),
         max_size=1,
         strategy=strategy,
@@ -531,8 +541,8 @@ async def test_a_cancellation_raised_by_before_release_comes_through(make_pool, 
     with pytest.raises(asyncio.CancelledError):
         async with pool.acquire():
             pass
-    assert backend.destroyed == backend.made
-    assert strategy.heard == []
+    assert service.destroyed == service.made
+    assert strategy.reports == []
     assert pool.count == 0
 
 
@@ -549,7 +559,7 @@ async def test_a_cancellation_raised_by_the_destructor_comes_through(make_pool, 
 
 
 async def test_an_acquire_beside_a_failed_open_is_not_cancelled_with_it(make_pool):
-    first, cleanup, calls = Doors(), asyncio.Event(), []
+    first, cleanup, calls = Gate(), asyncio.Event(), []
 
     async def create():
         calls.append(True)
@@ -567,7 +577,7 @@ async def test_an_acquire_beside_a_failed_open_is_not_cancelled_with_it(make_poo
     await settle()
     first.calls[0].set_exception(Broken())  # the open fails, and the other creation is cancelled
     await settle()
-    task = asking(pool)
+    task = acquiring(pool)
     await settle()
     cleanup.set()
     assert isinstance(await outcome(opening), Broken)
@@ -582,39 +592,26 @@ async def swallow(*resource: Any) -> bool:
     return True
 
 
-class Deaf:
-    """An async hook that goes on whatever happens, until it is let go."""
-
-    def __init__(self) -> None:
-        self.let_go = asyncio.Event()
-
-    async def __call__(self, *resource: Any) -> object:
-        while not self.let_go.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await self.let_go.wait()
-        return object()
-
-
 async def test_an_acquirer_is_cancelled_though_before_acquire_swallows_it(make_pool):
-    backend = Backend(destructor="sync ok")
-    pool = make_pool(**backend.hooks(), before_acquire=swallow, max_size=1)
+    service = FakeService(destructor="sync ok")
+    pool = make_pool(**service.hooks(), before_acquire=swallow, max_size=1)
     pool.release(await pool.acquire())
-    task = asking(pool)
+    task = acquiring(pool)
     await settle()
     task.cancel()
     assert isinstance(await outcome(task), asyncio.CancelledError)
     await settle()
-    assert backend.destroyed == backend.made  # what it accepted came too late
+    assert service.destroyed == service.made  # what it accepted came too late
     assert pool.count == 0
 
 
 @virtual_time
 @pytest.mark.parametrize("leave", ["cancel", "timeout", "deactivate"])
 async def test_an_acquirer_leaves_at_once_though_before_acquire_is_deaf(make_pool, leave):
-    backend, deaf = Backend(destructor="sync ok"), Deaf()
-    pool = make_pool(**backend.hooks(), before_acquire=deaf, max_size=1)
+    service, deaf = FakeService(destructor="sync ok"), Stubborn(object())
+    pool = make_pool(**service.hooks(), before_acquire=deaf, max_size=1)
     pool.release(await pool.acquire())
-    task = asking(pool, timeout=1)
+    task = acquiring(pool, timeout=1)
     await settle()
     if leave == "cancel":
         task.cancel()
@@ -627,7 +624,7 @@ async def test_an_acquirer_leaves_at_once_though_before_acquire_is_deaf(make_poo
     await outcome(task)
     pool.activate()
     await advance(1)  # the hook has had its chance
-    assert backend.destroyed == backend.made
+    assert service.destroyed == service.made
     await give_all(pool, await take_all(pool, 1))
     deaf.let_go.set()
     await settle()
@@ -636,18 +633,22 @@ async def test_an_acquirer_leaves_at_once_though_before_acquire_is_deaf(make_poo
 @virtual_time
 @pytest.mark.parametrize("hook", ["swallows", "deaf"])
 async def test_a_release_is_a_rejection_though_before_release_hides_its_timeout(make_pool, hook):
-    backend, strategy, deaf = Backend(destructor="sync ok"), Strategy(), Deaf()
+    service, strategy, deaf = (
+        FakeService(destructor="sync ok"),
+        RecordingStrategy(),
+        Stubborn(object()),
+    )
     before_release = swallow if hook == "swallows" else deaf
     pool = make_pool(
-        **backend.hooks(), before_release=before_release, hook_timeout=1, strategy=strategy
+        **service.hooks(), before_release=before_release, hook_timeout=1, strategy=strategy
     )
     resource = await pool.acquire()
     returned = asyncio.ensure_future(pool.release(resource))
     await advance(2)
     assert returned.done()
     await returned
-    assert backend.destroyed == [resource]
-    (error,) = strategy.heard
+    assert service.destroyed == [resource]
+    (error,) = strategy.reports
     assert isinstance(error, TimeoutError)
     assert isinstance(error, cenote.PoolError)
     deaf.let_go.set()
@@ -657,7 +658,7 @@ async def test_a_release_is_a_rejection_though_before_release_hides_its_timeout(
 @virtual_time
 @pytest.mark.parametrize("hook", ["swallows", "deaf", "obeys"])
 async def test_a_destructor_past_its_timeout_is_abandoned_and_raises_nothing(make_pool, hook):
-    deaf = Deaf()
+    deaf = Stubborn(object())
 
     async def obey(resource):
         await hang()
@@ -674,7 +675,7 @@ async def test_a_destructor_past_its_timeout_is_abandoned_and_raises_nothing(mak
 
 @pytest.mark.parametrize("hook", ["factory", "before_acquire", "before_release", "destructor"])
 async def test_a_task_that_is_cancelled_while_a_hook_runs_for_it_is_cancelled(make_pool, hook):
-    doors = Doors()
+    doors = Gate()
     hooks = {"factory": object, hook: doors}
     pool = make_pool(**hooks, max_size=1)
 
@@ -834,8 +835,8 @@ async def creation_under_way(pool: Pool, victim: Victim) -> list[asyncio.Task[No
 
 async def run(make_pool: Any, modes: Modes, scenario: Any, leave: tuple[Act, str], k: int) -> int:
     """One run, in which the victim leaves at its k-th suspension; gives how many it had."""
-    backend = Backend(**dict(zip(HOOKS, modes, strict=True)))
-    pool = make_pool(**backend.hooks(), max_size=SIZE)
+    service = FakeService(**dict(zip(HOOKS, modes, strict=True)))
+    pool = make_pool(**service.hooks(), max_size=SIZE)
     victim = Victim(pool, k, leave)
     others = await scenario(pool, victim)
     result = await outcome(victim.task)
@@ -865,9 +866,9 @@ async def run(make_pool: Any, modes: Modes, scenario: Any, leave: tuple[Act, str
         await pool.close()
         await settle()
     stats = pool.stats()
-    assert stats.created == sum(stats.destroyed.values()) == len(backend.destroyed), stats
-    assert backend.live == 0
-    assert backend.peak <= SIZE
+    assert stats.created == sum(stats.destroyed.values()) == len(service.destroyed), stats
+    assert service.live == 0
+    assert service.peak <= SIZE
     assert asyncio.all_tasks() == {asyncio.current_task()}
     return victim.suspensions
 

@@ -9,26 +9,26 @@ import pytest
 
 import cenote
 from tests.support.clock import advance, settle
-from tests.support.lifecycle import (
-    KINDS,
-    Gated,
-    Reports,
+from tests.support.kit import (
+    STYLES,
+    Gate,
+    RecordingStrategy,
     Thing,
     Things,
     obtain,
-    of_kind,
     raising,
-    record,
-    start,
+    recorded,
+    started,
+    styled,
 )
 
 # -- idle, busy, waiting -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_close_destroys_what_is_idle(make_pool, kind):
     things, destroyed = Things(), []
-    pool = make_pool(things, destructor=of_kind(kind, destroyed.append), min_size=3)
+    pool = make_pool(things, destructor=styled(kind, destroyed.append), min_size=3)
     await pool.open()
     await pool.close()
     assert destroyed == things.made
@@ -36,10 +36,10 @@ async def test_close_destroys_what_is_idle(make_pool, kind):
 
 
 async def test_close_waits_for_async_destructors(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, min_size=2)
     await pool.open()
-    closing = await start(pool.close())
+    closing = await started(pool.close())
     assert pool.closed
     for call in destructor.calls:
         assert not closing.done()
@@ -55,11 +55,11 @@ async def test_close_of_an_unopened_pool_creates_nothing(make_pool):
     assert (pool.closed, things.calls) == (True, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_every_waiter_gets_pool_closed_error(make_pool, kind):
-    pool = make_pool(of_kind(kind, Thing), max_size=1, name="shop")
+    pool = make_pool(styled(kind, Thing), max_size=1, name="shop")
     thing = await pool.acquire()
-    waiters = [await start(obtain(pool)) for _ in range(3)]
+    waiters = [await started(obtain(pool)) for _ in range(3)]
     await pool.close()
     for waiter in waiters:
         with pytest.raises(cenote.PoolClosedError, match="'shop'"):
@@ -72,7 +72,7 @@ async def test_a_waiter_that_was_handed_a_resource_gets_pool_closed_error(make_p
     destroyed = []
     pool = make_pool(Thing, destructor=destroyed.append, max_size=1)
     thing = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.release(thing)
     await pool.close()
     with pytest.raises(cenote.PoolClosedError):
@@ -84,7 +84,7 @@ async def test_a_waiter_that_was_given_a_slot_creates_nothing_any_more(make_pool
     things = Things()
     pool = make_pool(things, max_size=1)
     thing = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.discard(thing)
     await pool.close()
     with pytest.raises(cenote.PoolClosedError):
@@ -93,10 +93,10 @@ async def test_a_waiter_that_was_given_a_slot_creates_nothing_any_more(make_pool
 
 
 async def test_close_interrupts_before_acquire_and_destroys_its_resource(make_pool):
-    hook, destroyed = Gated(), []
+    hook, destroyed = Gate(), []
     pool = make_pool(Thing, before_acquire=hook, destructor=destroyed.append)
     pool.release(thing := await pool.acquire())
-    acquiring = await start(obtain(pool))
+    acquiring = await started(obtain(pool))
     await pool.close()
     with pytest.raises(cenote.PoolClosedError):
         await acquiring
@@ -105,10 +105,10 @@ async def test_close_interrupts_before_acquire_and_destroys_its_resource(make_po
 
 
 @pytest.mark.parametrize("way", ["release", "discard"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_busy_resources_live_on_and_are_destroyed_on_return(make_pool, kind, way):
     destroyed = []
-    pool = make_pool(Thing, destructor=of_kind(kind, destroyed.append))
+    pool = make_pool(Thing, destructor=styled(kind, destroyed.append))
     thing = await pool.acquire()
     await pool.close()
     assert destroyed == []
@@ -128,19 +128,19 @@ async def test_a_block_may_be_left_after_close(make_pool):
 
 
 async def test_a_release_after_close_asks_the_hook_and_tells_the_strategy(make_pool):
-    seen, reports = [], Reports()
-    pool = make_pool(Thing, before_release=seen.append, strategy=reports)
+    seen, strategy = [], RecordingStrategy()
+    pool = make_pool(Thing, before_release=seen.append, strategy=strategy)
     thing = await pool.acquire()
     await pool.close()
     pool.release(thing)
     assert seen == [thing]
-    assert reports.heard == ["success"]
+    assert strategy.reports == ["success"]
 
 
 async def test_an_open_under_way_gets_pool_closed_error(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=2)
-    opening = await start(pool.open())
+    opening = await started(pool.open())
     await pool.close()
     with pytest.raises(cenote.PoolClosedError):
         await opening
@@ -151,16 +151,16 @@ async def test_an_open_under_way_gets_pool_closed_error(make_pool):
 
 
 async def test_creations_under_way_are_cancelled(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory)
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     await pool.close()
     assert factory.calls[0].cancelled()
     with pytest.raises(cenote.PoolClosedError):
         await waiter
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_what_a_cancelled_creation_makes_all_the_same_is_destroyed(make_pool, kind):
     thing, destroyed = Thing(), []
 
@@ -170,19 +170,19 @@ async def test_what_a_cancelled_creation_makes_all_the_same_is_destroyed(make_po
         except asyncio.CancelledError:
             return thing
 
-    pool = make_pool(factory, destructor=of_kind(kind, destroyed.append))
-    waiter = await start(obtain(pool))
+    pool = make_pool(factory, destructor=styled(kind, destroyed.append))
+    waiter = await started(obtain(pool))
     await pool.close()
     assert destroyed == [thing]
     with pytest.raises(cenote.PoolClosedError):
         await waiter
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_what_was_made_but_not_yet_fetched_is_destroyed(make_pool, kind):
-    factory, destroyed, thing = Gated(), [], Thing()
-    pool = make_pool(factory, destructor=of_kind(kind, destroyed.append))
-    waiter = await start(obtain(pool))
+    factory, destroyed, thing = Gate(), [], Thing()
+    pool = make_pool(factory, destructor=styled(kind, destroyed.append))
+    waiter = await started(obtain(pool))
     factory.calls[0].set_result(thing)
     await asyncio.sleep(0)  # the factory has run, the waiter not yet
     assert (pool.count, waiter.done()) == (1, False)
@@ -193,7 +193,7 @@ async def test_what_was_made_but_not_yet_fetched_is_destroyed(make_pool, kind):
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_what_a_stubborn_factory_makes_much_later_is_destroyed(make_pool, kind):
     thing, destroyed, end = Thing(), [], asyncio.Event()
 
@@ -204,8 +204,8 @@ async def test_what_a_stubborn_factory_makes_much_later_is_destroyed(make_pool, 
             await end.wait()
         return thing
 
-    pool = make_pool(factory, destructor=of_kind(kind, destroyed.append))
-    waiter = await start(obtain(pool))
+    pool = make_pool(factory, destructor=styled(kind, destroyed.append))
+    waiter = await started(obtain(pool))
     await pool.close()  # it does not wait for ever
     with pytest.raises(cenote.PoolClosedError):
         await waiter
@@ -217,7 +217,7 @@ async def test_what_a_stubborn_factory_makes_much_later_is_destroyed(make_pool, 
 # -- destructors that fail or hang ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_all_are_destroyed_though_some_destructors_raise(make_pool, kind):
     faults = [ValueError("one"), None, OSError("three"), None]
     called = []
@@ -230,7 +230,7 @@ async def test_all_are_destroyed_though_some_destructors_raise(make_pool, kind):
 
     things = Things()
     pool = make_pool(
-        things, destructor=of_kind(kind, destructor), min_size=4, name="shop", max_size=4
+        things, destructor=styled(kind, destructor), min_size=4, name="shop", max_size=4
     )
     await pool.open()
     with pytest.raises(ExceptionGroup, match="'shop'") as caught:
@@ -267,7 +267,7 @@ async def test_the_failure_of_a_cancelled_creations_destructor_is_in_the_group(m
             return Thing()
 
     pool = make_pool(factory, destructor=raising(fault))
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     with pytest.raises(ExceptionGroup) as caught:
         await pool.close()
     assert caught.value.exceptions == (fault,)
@@ -288,7 +288,7 @@ async def test_a_hanging_destructor_does_not_stop_the_others(make_pool):
     things = Things()
     pool = make_pool(things, destructor=destructor, destructor_timeout=4.0, min_size=3)
     await pool.open()
-    closing = await start(pool.close())
+    closing = await started(pool.close())
     assert destroyed == things.made[1:]
     assert not closing.done()
     await advance(4)
@@ -300,15 +300,15 @@ async def test_a_hanging_destructor_does_not_stop_the_others(make_pool):
 # -- the end of `async with pool` ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_a_failing_destructor_does_not_hide_the_cancellation_of_the_block(make_pool, kind):
-    pool = make_pool(Thing, destructor=of_kind(kind, raising(OSError("destructor"))), min_size=1)
+    pool = make_pool(Thing, destructor=styled(kind, raising(OSError("destructor"))), min_size=1)
 
     async def use():
         async with pool:
             await asyncio.Event().wait()
 
-    using = await start(use())
+    using = await started(use())
     using.cancel()
     await asyncio.wait([using])
     assert using.cancelled()
@@ -325,7 +325,7 @@ async def test_a_failing_destructor_does_not_hide_a_timeout_around_the_block(mak
 
 async def test_a_failing_destructor_does_not_hide_the_error_of_the_block(make_pool, caplog):
     pool = make_pool(Thing, destructor=raising(OSError("destructor")), min_size=1)
-    events = record(pool)
+    events = recorded(pool)
     with pytest.raises(ValueError, match="block"):
         async with pool:
             raise ValueError("block")
@@ -353,7 +353,7 @@ async def test_a_destructors_end_of_the_program_comes_out_of_any_block(make_pool
 
 @pytest.mark.parametrize("error", [None, ValueError("block")])
 async def test_a_cancellation_while_the_block_closes_its_pool(make_pool, error):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, min_size=1)
 
     async def use():
@@ -361,7 +361,7 @@ async def test_a_cancellation_while_the_block_closes_its_pool(make_pool, error):
             if error is not None:
                 raise error
 
-    using = await start(use())
+    using = await started(use())
     using.cancel()
     await asyncio.wait([using])
     assert using.cancelled()
@@ -383,11 +383,11 @@ async def test_close_is_idempotent(make_pool):
 
 
 async def test_a_second_caller_waits_for_the_first(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, min_size=1)
     await pool.open()
-    first = await start(pool.close())
-    second = await start(pool.close())
+    first = await started(pool.close())
+    second = await started(pool.close())
     assert not second.done()
     destructor.calls[0].set_result(None)
     await asyncio.gather(first, second)
@@ -395,11 +395,11 @@ async def test_a_second_caller_waits_for_the_first(make_pool):
 
 
 async def test_close_completes_though_its_awaiter_is_cancelled(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, min_size=2)
-    events = record(pool)
+    events = recorded(pool)
     await pool.open()
-    closing = await start(pool.close())
+    closing = await started(pool.close())
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
@@ -412,11 +412,11 @@ async def test_close_completes_though_its_awaiter_is_cancelled(make_pool):
 
 
 async def test_a_second_caller_is_served_when_the_first_is_cancelled(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, min_size=1)
     await pool.open()
-    first = await start(pool.close())
-    second = await start(pool.close())
+    first = await started(pool.close())
+    second = await started(pool.close())
     first.cancel()
     await settle()
     assert not second.done()
@@ -567,7 +567,7 @@ async def test_close_in_a_task_that_the_hook_returns(make_pool, hook):
 
 
 async def test_close_inside_a_factory_cancels_the_other_creations(make_pool):
-    other = Gated()
+    other = Gate()
 
     async def factory():
         if not other.calls:
@@ -576,8 +576,8 @@ async def test_close_inside_a_factory_cancels_the_other_creations(make_pool):
         return Thing()
 
     pool = make_pool(factory)
-    first = await start(obtain(pool))
-    second = await start(obtain(pool))
+    first = await started(obtain(pool))
+    second = await started(obtain(pool))
     for task in (first, second):
         with pytest.raises(cenote.PoolClosedError):
             await task
@@ -590,7 +590,7 @@ async def test_close_inside_a_factory_cancels_the_other_creations(make_pool):
 async def test_subscribers_get_closed_last_and_once(make_pool):
     pool = make_pool(Thing, min_size=1)
     await pool.open()
-    events = record(pool)
+    events = recorded(pool)
     await pool.close()
     await pool.close()
     assert [event.kind for event in events] == ["destroyed", "closed"]
@@ -618,7 +618,7 @@ async def test_subscribers_are_dropped(make_pool):
 
 async def test_an_unopened_pool_says_closed(make_pool):
     pool = make_pool(Thing)
-    events = record(pool)
+    events = recorded(pool)
     await pool.close()
     assert [event.kind for event in events] == ["closed"]
 
@@ -658,11 +658,11 @@ def checked(hook, destructor):
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_close_interrupts_the_healthcheck_and_destroys_its_resource(make_pool, kind, caplog):
-    check, destroyed = Gated(), []
-    pool = make_pool(Thing, **checked(check, of_kind(kind, destroyed.append)))
-    events = record(pool)
+    check, destroyed = Gate(), []
+    pool = make_pool(Thing, **checked(check, styled(kind, destroyed.append)))
+    events = recorded(pool)
     await pool.open()
     await advance(1)
     assert (pool.active_count, destroyed) == (1, [])
@@ -699,10 +699,10 @@ async def test_close_does_not_wait_for_a_healthcheck_that_ignores_its_cancellati
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_the_failure_of_a_checked_ones_destructor_is_in_the_group(make_pool, kind):
     fault = ValueError("will not go")
-    pool = make_pool(Thing, **checked(Gated(), of_kind(kind, raising(fault))))
+    pool = make_pool(Thing, **checked(Gate(), styled(kind, raising(fault))))
     await pool.open()
     await advance(1)
     with pytest.raises(ExceptionGroup) as caught:
@@ -712,13 +712,13 @@ async def test_the_failure_of_a_checked_ones_destructor_is_in_the_group(make_poo
 
 @pytest.mark.virtual_time
 async def test_a_drain_does_not_wait_for_a_healthcheck(make_pool):
-    check, destroyed, began = Gated(), [], now()
+    check, destroyed, began = Gate(), [], now()
     pool = make_pool(Thing, **checked(check, destroyed.append), max_size=2)
     thing = await pool.acquire()
     await pool.release(thing)
     await advance(1)
     other = await pool.acquire()  # beside the one that is checked
-    closing = await start(pool.close(drain=10))
+    closing = await started(pool.close(drain=10))
     assert not closing.done()
     pool.release(other)
     await closing
@@ -731,12 +731,12 @@ async def test_a_drain_does_not_wait_for_a_healthcheck(make_pool):
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_drain_serves_those_who_wait(make_pool, kind):
-    pool = make_pool(of_kind(kind, Thing), max_size=1)
+    pool = make_pool(styled(kind, Thing), max_size=1)
     thing = await pool.acquire()
-    waiters = [await start(obtain(pool)) for _ in range(2)]
-    closing = await start(pool.close(drain=10))
+    waiters = [await started(obtain(pool)) for _ in range(2)]
+    closing = await started(pool.close(drain=10))
     pool.release(thing)
     for waiter in waiters:
         assert await waiter is thing
@@ -747,10 +747,10 @@ async def test_drain_serves_those_who_wait(make_pool, kind):
 
 @pytest.mark.virtual_time
 async def test_drain_serves_those_whose_resource_is_being_created(make_pool):
-    factory, thing = Gated(), Thing()
+    factory, thing = Gate(), Thing()
     pool = make_pool(factory)
-    waiter = await start(obtain(pool))
-    closing = await start(pool.close(drain=10))
+    waiter = await started(obtain(pool))
+    closing = await started(pool.close(drain=10))
     assert not closing.done()
     factory.calls[0].set_result(thing)
     assert await waiter is thing
@@ -763,7 +763,7 @@ async def test_drain_refuses_new_acquires(make_pool):
     pool = make_pool(Thing, min_size=2)
     await pool.open()
     thing = await pool.acquire()
-    closing = await start(pool.close(drain=10))
+    closing = await started(pool.close(drain=10))
     with pytest.raises(cenote.PoolClosedError):
         await pool.acquire()
     with pytest.raises(cenote.PoolClosedError):
@@ -781,7 +781,7 @@ async def test_drain_ends_as_soon_as_everything_is_back(make_pool):
     destroyed, began = [], now()
     pool = make_pool(Thing, destructor=destroyed.append, max_size=2)
     things = [await pool.acquire(), await pool.acquire()]
-    closing = await start(pool.close(drain=10))
+    closing = await started(pool.close(drain=10))
     await advance(3)
     pool.release(things[0])
     await settle()
@@ -794,10 +794,10 @@ async def test_drain_ends_as_soon_as_everything_is_back(make_pool):
 
 @pytest.mark.virtual_time
 async def test_drain_waits_for_the_hooks_of_what_came_back(make_pool):
-    hook = Gated()
+    hook = Gate()
     pool = make_pool(Thing, before_release=hook)
     thing = await pool.acquire()
-    closing = await start(pool.close(drain=4))
+    closing = await started(pool.close(drain=4))
     pool.release(thing)
     await settle()
     assert not pool.closed
@@ -820,7 +820,7 @@ async def test_a_drain_with_nobody_out_ends_at_once(make_pool):
 async def test_closed_is_true_from_the_end_of_the_drain(make_pool):
     pool = make_pool(Thing)
     thing = await pool.acquire()
-    closing = await start(pool.close(drain=10))
+    closing = await started(pool.close(drain=10))
     await advance(9.9)
     assert not pool.closed
     await advance(0.1)
@@ -834,8 +834,8 @@ async def test_after_the_deadline_waiters_fail_and_holders_keep_what_they_have(m
     destroyed = []
     pool = make_pool(Thing, destructor=destroyed.append, max_size=1)
     thing = await pool.acquire()
-    waiter = await start(obtain(pool))
-    closing = await start(pool.close(drain=10))
+    waiter = await started(obtain(pool))
+    closing = await started(pool.close(drain=10))
     await advance(9.9)
     assert not waiter.done()
     assert not closing.done()
@@ -852,7 +852,7 @@ async def test_after_the_deadline_waiters_fail_and_holders_keep_what_they_have(m
 async def test_an_endless_drain_waits_for_everything(make_pool):
     pool = make_pool(Thing)
     thing = await pool.acquire()
-    closing = await start(pool.close(drain=math.inf))
+    closing = await started(pool.close(drain=math.inf))
     await advance(1e6)
     assert not closing.done()
     pool.release(thing)
@@ -863,8 +863,8 @@ async def test_an_endless_drain_waits_for_everything(make_pool):
 async def test_a_second_close_waits_for_the_drain(make_pool):
     pool = make_pool(Thing)
     thing = await pool.acquire()
-    first = await start(pool.close(drain=10))
-    second = await start(pool.close())
+    first = await started(pool.close(drain=10))
+    second = await started(pool.close())
     await advance(5)
     assert not second.done()
     pool.release(thing)
@@ -875,7 +875,7 @@ async def test_a_second_close_waits_for_the_drain(make_pool):
 async def test_a_drain_completes_though_its_awaiter_is_cancelled(make_pool):
     pool = make_pool(Thing)
     thing = await pool.acquire()
-    closing = await start(pool.close(drain=10))
+    closing = await started(pool.close(drain=10))
     closing.cancel()
     await settle()
     assert not pool.closed
@@ -888,7 +888,7 @@ async def test_a_drain_completes_though_its_awaiter_is_cancelled(make_pool):
 async def test_a_drained_resource_that_is_discarded_ends_the_drain(make_pool):
     pool = make_pool(Thing)
     thing = await pool.acquire()
-    closing = await start(pool.close(drain=10))
+    closing = await started(pool.close(drain=10))
     pool.discard(thing)
     await settle()
     assert closing.done()
@@ -896,9 +896,9 @@ async def test_a_drained_resource_that_is_discarded_ends_the_drain(make_pool):
 
 @pytest.mark.virtual_time
 async def test_a_cancelled_waiter_does_not_hold_up_the_drain(make_pool):
-    pool = make_pool(Gated())
-    waiter = await start(obtain(pool))
-    closing = await start(pool.close(drain=10))
+    pool = make_pool(Gate())
+    waiter = await started(obtain(pool))
+    closing = await started(pool.close(drain=10))
     assert not closing.done()
     waiter.cancel()
     await closing

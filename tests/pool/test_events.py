@@ -22,6 +22,7 @@ from tests.support.kit import (
     cancel,
     line,
     outcome,
+    raising,
     recorded,
     styled,
 )
@@ -40,13 +41,6 @@ def only(events, kind):
 
 def fields(event):
     return {name: getattr(event, name) for name in NOTHING}
-
-
-def raising(error):
-    def hook(*_):
-        raise error
-
-    return hook
 
 
 # -- every kind and its fields -------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 import cenote
 from tests.support.clock import advance, settle
-from tests.support.kit import STYLES, Holding, Thing, acquiring, outcome, styled
+from tests.support.kit import STYLES, Gate, Holding, Thing, acquiring, outcome, styled
 
 pytestmark = pytest.mark.virtual_time
 
@@ -75,17 +75,6 @@ async def test_the_error_of_a_discarded_resource_is_let_go(make_pool):
     assert "last failure: OSError: lost" in str(await outcome(pool.acquire()))
 
 
-class Gated:
-    """An async factory that waits for what each call is told to give."""
-
-    def __init__(self):
-        self.calls = []
-
-    async def __call__(self):
-        self.calls.append(asyncio.get_running_loop().create_future())
-        return await self.calls[-1]
-
-
 async def one_of_two_fails(pool, factory):
     """One waiter has failed because of the factory, while another waits: the body of the first, the
     task of the second, and who holds the only resource."""
@@ -104,7 +93,7 @@ async def one_of_two_fails(pool, factory):
 
 
 async def test_it_is_kept_while_somebody_waits_who_may_time_out_because_of_it(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, max_size=2)
     body, waiter, holding = await one_of_two_fails(pool, factory)
     await advance(3)
@@ -120,7 +109,7 @@ async def test_it_is_kept_while_somebody_waits_who_may_time_out_because_of_it(ma
 
 async def test_it_is_let_go_when_that_waiter_is_served(make_pool):
     """Also if it is served in the native core, where no step of Python hears of it."""
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, max_size=2)
     body, waiter, holding = await one_of_two_fails(pool, factory)
     await holding.leave()

@@ -7,7 +7,7 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.gates import HOOKS, SLOW, Backend, Broken, give_all, take_all
+from tests.support.kit import HOOKS, SLOW, Broken, FakeService, give_all, take_all
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.thorough]
 
@@ -45,8 +45,8 @@ async def work(pool, log):
 
 
 async def pass_gates(make_pool, modes):
-    backend, log, loop = Backend(**modes), [], asyncio.get_running_loop()
-    pool = make_pool(**backend.hooks(), max_size=SIZE, **TIMEOUTS)
+    service, log, loop = FakeService(**modes), [], asyncio.get_running_loop()
+    pool = make_pool(**service.hooks(), max_size=SIZE, **TIMEOUTS)
     begin = loop.time()
     await asyncio.gather(*(work(pool, log) for _ in range(TASKS)))
     assert loop.time() - begin <= LONGEST
@@ -58,19 +58,19 @@ async def pass_gates(make_pool, modes):
     await asyncio.sleep(sum(TIMEOUTS.values()) + 3 * GRACE)
     stats = pool.stats()
     assert (stats.active, stats.waiting, stats.creating, stats.destroying) == (0, 0, 0, 0)
-    assert backend.live == stats.idle
+    assert service.live == stats.idle
 
-    backend.heal()
+    service.heal()
     begin = loop.time()
     resources = await take_all(pool, SIZE)  # no slot was lost
     assert loop.time() - begin < SLOW
     await give_all(pool, resources)
     await pool.close()
     await settle()
-    assert backend.live == 0
-    assert backend.peak <= SIZE
+    assert service.live == 0
+    assert service.peak <= SIZE
     stats = pool.stats()
-    assert stats.created == sum(stats.destroyed.values()) == len(backend.destroyed)
+    assert stats.created == sum(stats.destroyed.values()) == len(service.destroyed)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -92,8 +92,8 @@ async def test_closing_under_load_ends_whatever_the_hooks_do(make_pool, factory,
     loop = asyncio.get_running_loop()
     for before_acquire, before_release in itertools.product(VERDICTS, VERDICTS):
         modes = dict(zip(HOOKS, (factory, before_acquire, before_release, destructor), strict=True))
-        backend, log = Backend(**modes), []
-        pool = make_pool(**backend.hooks(), max_size=SIZE, **TIMEOUTS)
+        service, log = FakeService(**modes), []
+        pool = make_pool(**service.hooks(), max_size=SIZE, **TIMEOUTS)
         workers = [asyncio.create_task(work(pool, log)) for _ in range(TASKS)]
         await asyncio.sleep(2.5)
         begin = loop.time()
@@ -106,9 +106,9 @@ async def test_closing_under_load_ends_whatever_the_hooks_do(make_pool, factory,
             await asyncio.gather(*workers)
             await asyncio.sleep(RETURN)
             stats = pool.stats()
-            assert stats.created == sum(stats.destroyed.values()) == len(backend.destroyed)
-            assert backend.live == 0
-            assert backend.peak <= SIZE
+            assert stats.created == sum(stats.destroyed.values()) == len(service.destroyed)
+            assert service.live == 0
+            assert service.peak <= SIZE
             assert asyncio.all_tasks() == {asyncio.current_task()}
         except BaseException as error:
             error.add_note(f"with {modes}")

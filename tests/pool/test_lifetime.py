@@ -16,7 +16,7 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.lifecycle import Gated, Reports, Thing, Things, drop, obtain, start
+from tests.support.kit import Gate, RecordingStrategy, Thing, Things, drop, obtain, started
 
 # -- an unclosed pool ----------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ async def test_a_pool_whose_open_failed_does_not_warn(make_pool):
 # -- cycles --------------------------------------------------------------------------------------
 
 
-class Knot(Reports):
+class Knot(RecordingStrategy):
     """Hooks, strategy, subscriber and resource at once, and it knows the pool."""
 
     pool: cenote.Pool
@@ -335,7 +335,7 @@ async def test_a_block_collected_in_mid_operation_changes_the_pool_later(make_po
 async def test_what_the_collected_block_held_goes_to_the_waiter(make_pool):
     pool = make_pool(Thing, max_size=1)
     box = suspended(pause_in_block(pool))
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     drop_in_thread(box)
     pool.release(await waiter)
 
@@ -345,7 +345,7 @@ async def test_a_waiter_collected_elsewhere_leaves_the_queue_in_the_loop(make_po
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     box = suspended(obtain(pool))
-    second = await start(obtain(pool))
+    second = await started(obtain(pool))
     if elsewhere == "thread":
         drop_in_thread(box)
         assert pool.waiting_count == 2
@@ -365,7 +365,7 @@ async def test_a_waiter_collected_after_its_grant_passes_it_on(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     box = suspended(obtain(pool))
-    second = await start(obtain(pool))
+    second = await started(obtain(pool))
     pool.release(thing)
     drop_in_thread(box)
     assert await second is thing
@@ -430,24 +430,24 @@ def test_a_pool_that_was_closed_in_its_loop_may_be_closed_and_asked_afterwards()
 
 
 async def wait_for_a_creation(pool, factory):
-    await start(obtain(pool))
+    await started(obtain(pool))
 
 
 async def wait_for_a_release(pool, factory):
     await wait_for_a_creation(pool, factory)
     factory.calls[0].set_result(Thing())
-    await start(obtain(pool))
+    await started(obtain(pool))
 
 
 async def wait_for_a_destructor(pool, factory):
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     factory.calls[0].set_result(Thing())
     pool.discard(await waiter)
     await settle()
 
 
 async def open_it(pool, factory):
-    await start(pool.open())
+    await started(pool.open())
 
 
 @pytest.mark.parametrize("min_size", [0, 2])
@@ -457,8 +457,8 @@ async def open_it(pool, factory):
 def test_asyncio_run_ends_quietly_with_work_under_way(scene, min_size, caplog, monkeypatch):
     # A log record would hold the pool by its traceback.
     monkeypatch.setattr(logging.getLogger("cenote"), "disabled", True)
-    factory = Gated()
-    pool = cenote.Pool(factory, destructor=Gated(), min_size=min_size, max_size=3)
+    factory = Gate()
+    pool = cenote.Pool(factory, destructor=Gate(), min_size=min_size, max_size=3)
     asyncio.run(scene(pool, factory))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -10,18 +10,18 @@ import pytest
 
 import cenote
 from tests.support.clock import advance, settle
-from tests.support.lifecycle import (
-    KINDS,
-    Gated,
-    Reports,
+from tests.support.kit import (
+    STYLES,
+    Gate,
+    RecordingStrategy,
     Thing,
     Things,
     drop,
     obtain,
-    of_kind,
     raising,
-    record,
-    start,
+    recorded,
+    started,
+    styled,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -40,12 +40,12 @@ def pass_unnoticed(seconds):
 # -- health checks -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_every_idle_resource_is_checked_in_every_interval(make_pool, kind):
     things, checked = Things(), []
     pool = make_pool(
         things,
-        healthcheck=of_kind(kind, checked.append),
+        healthcheck=styled(kind, checked.append),
         healthcheck_interval=10.0,
         min_size=3,
     )
@@ -68,7 +68,7 @@ async def test_without_an_interval_nothing_is_checked(make_pool):
 
 
 async def test_one_is_checked_at_a_time_and_the_others_stay_available(make_pool):
-    check = Gated()
+    check = Gate()
     pool = make_pool(Thing, healthcheck=check, healthcheck_interval=10.0, min_size=3, max_size=3)
     await pool.open()
     await advance(10)
@@ -100,7 +100,7 @@ async def test_busy_resources_are_never_checked(make_pool):
 
 
 async def test_what_became_busy_during_the_round_is_not_checked(make_pool):
-    check = Gated()
+    check = Gate()
     pool = make_pool(Thing, healthcheck=check, healthcheck_interval=10.0, min_size=2, max_size=2)
     await pool.open()
     await advance(10)
@@ -112,7 +112,7 @@ async def test_what_became_busy_during_the_round_is_not_checked(make_pool):
 
 
 async def test_a_slow_check_does_not_start_a_second_round_beside_it(make_pool):
-    check = Gated()
+    check = Gate()
     pool = make_pool(
         Thing, healthcheck=check, healthcheck_interval=1.0, hook_timeout=100.0, min_size=2
     )
@@ -134,7 +134,7 @@ def fail(thing):
 
 
 @pytest.mark.parametrize("verdict", [refuse, fail])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_the_failing_ones_are_destroyed(make_pool, kind, verdict):
     things, destroyed = Things(), []
 
@@ -143,14 +143,14 @@ async def test_the_failing_ones_are_destroyed(make_pool, kind, verdict):
 
     pool = make_pool(
         things,
-        healthcheck=of_kind(kind, check),
-        destructor=of_kind(kind, destroyed.append),
+        healthcheck=styled(kind, check),
+        destructor=styled(kind, destroyed.append),
         healthcheck_interval=10.0,
         min_size=3,
     )
     await pool.open()
     pool.resize(min_size=0)
-    events = record(pool)
+    events = recorded(pool)
     await advance(10)
     assert destroyed == [things.made[1]]
     assert pool.idle_count == 2
@@ -159,10 +159,10 @@ async def test_the_failing_ones_are_destroyed(make_pool, kind, verdict):
     assert ("healthcheck" in str(events[0].error)) == (verdict is refuse)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_what_a_check_raises_is_logged_and_the_round_goes_on(make_pool, kind, caplog):
     things = Things()
-    pool = make_pool(things, healthcheck=of_kind(kind, fail), healthcheck_interval=10.0, min_size=2)
+    pool = make_pool(things, healthcheck=styled(kind, fail), healthcheck_interval=10.0, min_size=2)
     await pool.open()
     pool.resize(min_size=0)
     await advance(10)
@@ -172,7 +172,7 @@ async def test_what_a_check_raises_is_logged_and_the_round_goes_on(make_pool, ki
 
 
 async def test_a_hanging_check_is_cut_off_and_the_round_goes_on(make_pool):
-    check, destroyed = Gated(), []
+    check, destroyed = Gate(), []
     pool = make_pool(
         Thing,
         healthcheck=check,
@@ -211,11 +211,11 @@ async def test_a_check_that_is_cancelled_destroys_and_the_round_goes_on(make_poo
 
 
 async def test_a_checked_resource_goes_to_the_waiter(make_pool):
-    check = Gated()
+    check = Gate()
     pool = make_pool(Thing, healthcheck=check, healthcheck_interval=10.0, min_size=1, max_size=1)
     await pool.open()
     await advance(10)
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     assert not waiter.done()
     check.calls[0].set_result(True)
     thing = await waiter
@@ -224,11 +224,11 @@ async def test_a_checked_resource_goes_to_the_waiter(make_pool):
 
 
 async def test_the_slot_of_a_failed_check_goes_to_the_waiter(make_pool):
-    check = Gated()
+    check = Gate()
     pool = make_pool(Thing, healthcheck=check, healthcheck_interval=10.0, min_size=1, max_size=1)
     await pool.open()
     await advance(10)
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     check.calls[0].set_result(False)
     thing = await waiter
     assert thing is not check.arguments[0]
@@ -273,7 +273,7 @@ async def test_a_check_does_not_make_an_idle_resource_young_again(make_pool):
 
 
 async def test_nothing_is_checked_after_the_round_met_a_closed_pool(make_pool):
-    check = Gated()
+    check = Gate()
     pool = make_pool(Thing, healthcheck=check, healthcheck_interval=10.0, min_size=3)
     await pool.open()
     await advance(10)
@@ -290,7 +290,7 @@ async def test_max_lifetime_retires_idle_resources_with_jitter(make_pool):
     pool = make_pool(Thing, min_size=30, max_size=30, max_lifetime=100.0)
     await pool.open()
     pool.resize(min_size=0)
-    events, made_at = record(pool), now()
+    events, made_at = recorded(pool), now()
     await advance(200)
     ages = [event.time - made_at for event in events if event.kind == "destroyed"]
     assert len(ages) == 30
@@ -307,12 +307,12 @@ async def test_max_lifetime_never_ends_what_is_in_use(make_pool):
     assert destroyed == [thing]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_a_waiter_gets_a_new_one_for_the_expired(make_pool, kind):
     things = Things()
-    pool = make_pool(of_kind(kind, things), max_lifetime=100.0, max_size=1)
+    pool = make_pool(styled(kind, things), max_lifetime=100.0, max_size=1)
     old = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     await advance(200)
     pool.release(old)
     new = await waiter
@@ -352,7 +352,7 @@ async def test_an_expired_idle_resource_is_never_handed_out(make_pool, way, hook
 async def test_an_expired_resource_on_its_way_to_a_waiter_is_not_handed_out(make_pool):
     pool = make_pool(Thing, max_lifetime=100.0, max_size=1)
     old = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.release(old)
     pass_unnoticed(111)
     new = await waiter
@@ -403,7 +403,7 @@ async def test_the_idle_time_begins_with_the_return(make_pool):
 
 async def test_each_goes_when_its_own_time_is_over(make_pool):
     pool = make_pool(Thing, max_idle=30.0)
-    events = record(pool)
+    events = recorded(pool)
     first, second = await pool.acquire(), await pool.acquire()
     began = now()
     pool.release(first)
@@ -454,7 +454,7 @@ async def sleep_in_block(pool):
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 @pytest.mark.parametrize(
     ("destroy", "options"),
     [
@@ -469,7 +469,7 @@ async def sleep_in_block(pool):
 )
 async def test_min_size_is_restored_after_every_destruction(make_pool, kind, destroy, options):
     things = Things()
-    pool = make_pool(of_kind(kind, things), min_size=2, **options)
+    pool = make_pool(styled(kind, things), min_size=2, **options)
     await pool.open()
     before = set(things.made)
     await destroy(pool)
@@ -488,7 +488,7 @@ async def test_min_size_is_restored_after_before_acquire_rejected(make_pool):
 
 
 async def test_min_size_is_restored_when_the_destructor_is_done(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, min_size=1, max_size=1)
     await pool.open()
     pool.discard(await pool.acquire())
@@ -497,7 +497,7 @@ async def test_min_size_is_restored_when_the_destructor_is_done(make_pool):
     destructor.calls[0].set_result(None)
     await settle()
     assert pool.count == 1
-    closing = await start(pool.close())
+    closing = await started(pool.close())
     destructor.calls[1].set_result(None)
     await closing
 
@@ -524,11 +524,11 @@ async def bring_down(pool, factory):
     await settle()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 @pytest.mark.parametrize("size", [1, 3])
 async def test_a_failing_factory_is_asked_again_with_backoff(make_pool, kind, size):
     factory = Moody()
-    pool = make_pool(of_kind(kind, factory), min_size=size)
+    pool = make_pool(styled(kind, factory), min_size=size)
     await pool.open()
     await bring_down(pool, factory)
     await advance(600)
@@ -592,11 +592,11 @@ async def recovered(pool):
 
 @pytest.mark.parametrize(
     ("kind", "way"),
-    [*itertools.product(KINDS, [acquired, recovered]), ("sync", tried)],
+    [*itertools.product(STYLES, [acquired, recovered]), ("sync", tried)],
 )
 async def test_the_first_success_of_any_creation_restores_min_size_at_once(make_pool, kind, way):
     factory = Moody()
-    pool = make_pool(of_kind(kind, factory), min_size=4)
+    pool = make_pool(styled(kind, factory), min_size=4)
     await pool.open()
     await bring_down(pool, factory)
     await advance(300)
@@ -610,25 +610,25 @@ async def test_the_first_success_of_any_creation_restores_min_size_at_once(make_
 
 
 async def test_a_failure_in_the_background_is_logged_and_reported(make_pool, caplog):
-    factory, reports = Moody(), Reports()
-    pool = make_pool(factory, min_size=1, strategy=reports)
+    factory, strategy = Moody(), RecordingStrategy()
+    pool = make_pool(factory, min_size=1, strategy=strategy)
     await pool.open()
     await bring_down(pool, factory)
     assert "backend down" in caplog.text
-    assert [type(error) for _, error in reports.heard] == [OSError]
+    assert [type(error) for error in strategy.reports] == [OSError]
 
 
 async def test_a_hanging_factory_in_the_background_counts_as_failed(make_pool):
-    factory, reports = Gated(), Reports()
-    pool = make_pool(factory, min_size=1, create_timeout=20.0, strategy=reports)
-    task = await start(obtain(pool))
+    factory, strategy = Gate(), RecordingStrategy()
+    pool = make_pool(factory, min_size=1, create_timeout=20.0, strategy=strategy)
+    task = await started(obtain(pool))
     factory.calls[0].set_result(Thing())
     pool.discard(await task)
     await advance(19.9)
     assert not factory.calls[1].done()
     await advance(0.2)
     assert factory.calls[1].cancelled()
-    [(_, error)] = reports.heard
+    [error] = strategy.reports
     assert isinstance(error, cenote.PoolError)
     assert isinstance(error, TimeoutError)
     await advance(60)
@@ -670,7 +670,7 @@ async def test_a_backoff_rests_while_inactive(make_pool, resume):
 
 async def test_a_long_hold_is_logged_and_sent_once_with_file_and_line(make_pool, caplog):
     pool = make_pool(Thing, hold_warning=5.0, name="shop")
-    events = record(pool)
+    events = recorded(pool)
     thing = await pool.acquire()
     line = inspect.currentframe().f_lineno - 1
     await advance(4.9)
@@ -691,7 +691,7 @@ async def test_a_long_hold_is_logged_and_sent_once_with_file_and_line(make_pool,
 
 async def test_each_lease_is_warned_of_when_its_own_time_is_over(make_pool):
     pool = make_pool(Thing, hold_warning=5.0)
-    events, began = record(pool), now()
+    events, began = recorded(pool), now()
     first = await pool.acquire()
     await advance(3)
     async with pool.acquire() as second:
@@ -768,7 +768,7 @@ async def test_it_does_not_keep_the_pool_alive(make_pool):
 
 
 async def test_a_backoff_does_not_keep_the_pool_alive(make_pool, monkeypatch):
-    # A log record would hold the pool by its traceback.
+    # A log recorded would hold the pool by its traceback.
     monkeypatch.setattr(logging.getLogger("cenote"), "disabled", True)
     things = Things(range(2, 1000))
     pool = make_pool(things, check_ledger=False, min_size=1)
@@ -811,7 +811,7 @@ async def test_it_does_not_die_of_failing_hooks(make_pool):
         await pool.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_it_does_not_die_of_failing_destructors_of_the_expired(make_pool, kind):
     destroyed = []
 
@@ -821,7 +821,7 @@ async def test_it_does_not_die_of_failing_destructors_of_the_expired(make_pool, 
 
     pool = make_pool(
         Thing,
-        destructor=of_kind(kind, destructor),
+        destructor=styled(kind, destructor),
         max_lifetime=100.0,
         min_size=3,
         check_ledger=False,

@@ -28,11 +28,12 @@ from tests.support.kit import (
     STYLES,
     Gate,
     Holding,
-    Listener,
+    RecordingStrategy,
     Thing,
     acquiring,
     line,
     outcome,
+    raising,
     recorded,
     start,
     styled,
@@ -48,13 +49,6 @@ DEADLOCK_ADVICE = (
     ". Deadlock: every resource is held by a task that itself waits for this pool. "
     "Release before acquiring again, or raise max_size."
 )
-
-
-def raising(error):
-    def hook(*_):
-        raise error
-
-    return hook
 
 
 # -- classes -------------------------------------------------------------------------------------
@@ -523,7 +517,7 @@ async def test_no_deadlock_while_a_slot_is_opening(make_pool):
     await settle()
     gate.open()
     first = await opening
-    gate.opened.clear()
+    gate.shut()
     pool.release(first)
     inner = asyncio.Event()
 
@@ -722,22 +716,22 @@ async def test_a_foreign_resource_is_refused(make_pool, name, label, verb):
 @pytest.mark.parametrize("second", ["release", "discard"])
 @pytest.mark.parametrize("first", ["release", "discard"])
 async def test_returning_twice_is_refused_and_changes_nothing(make_pool, first, second):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, max_size=2)
     held, thing = await pool.acquire(), await pool.acquire()
     getattr(pool, first)(thing)
-    listener.heard.clear()
+    listener.reports.clear()
     events = recorded(pool)
     before = pool.stats()
     with pytest.raises(NotAcquiredError):
         getattr(pool, second)(thing)
     assert pool.stats() == before
-    assert (events, listener.heard) == ([], [])
+    assert (events, listener.reports) == ([], [])
     pool.release(held)
 
 
 async def test_a_foreign_resource_changes_nothing(make_pool):
-    asked, listener = [], Listener()
+    asked, listener = [], RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, before_release=asked.append, destructor=asked.append)
     held = await pool.acquire()
     before = pool.stats()
@@ -747,7 +741,7 @@ async def test_a_foreign_resource_changes_nothing(make_pool):
         with pytest.raises(NotAcquiredError):
             pool.discard(stranger, OSError())
     assert pool.stats() == before
-    assert (asked, listener.heard) == ([], [])
+    assert (asked, listener.reports) == ([], [])
     pool.release(held)
 
 
@@ -891,12 +885,12 @@ async def test_an_unavailable_service_while_recovering(make_pool, limit, taken):
 @named
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_release_rejected_by_false(make_pool, name, label, style):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(
         Thing, before_release=styled(style, lambda _: False), strategy=listener, name=name
     )
     await pool.release(await pool.acquire())
-    (error,) = listener.heard
+    (error,) = listener.reports
     assert type(error) is PoolError
     assert str(error) == f"{label}: before_release rejected the resource (it returned False)"
 
@@ -904,10 +898,10 @@ async def test_a_release_rejected_by_false(make_pool, name, label, style):
 @pytest.mark.virtual_time
 @named
 async def test_a_hook_that_takes_too_long(make_pool, name, label, caplog):
-    listener = Listener()
+    listener = RecordingStrategy()
     pool = make_pool(Thing, before_release=Gate(), strategy=listener, hook_timeout=2, name=name)
     await pool.release(await pool.acquire())
-    (error,) = listener.heard
+    (error,) = listener.reports
     assert isinstance(error, PoolError)
     assert isinstance(error, TimeoutError)
     assert str(error) == (

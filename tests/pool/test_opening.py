@@ -8,7 +8,7 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.lifecycle import KINDS, Gated, Thing, Things, obtain, of_kind, record, start
+from tests.support.kit import STYLES, Gate, Thing, Things, obtain, recorded, started, styled
 
 # -- open() --------------------------------------------------------------------------------------
 
@@ -19,18 +19,18 @@ def test_the_constructor_creates_nothing_and_needs_no_loop():
     assert (things.calls, pool.count, pool.closed) == (0, 0, False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_open_creates_min_size(make_pool, kind):
     things = Things()
-    pool = make_pool(of_kind(kind, things), min_size=3)
+    pool = make_pool(styled(kind, things), min_size=3)
     await pool.open()
     assert (pool.count, pool.idle_count, things.calls) == (3, 3, 3)
 
 
 async def test_open_returns_only_when_all_of_them_exist(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=2)
-    opening = await start(pool.open())
+    opening = await started(pool.open())
     factory.calls[0].set_result(Thing())
     await settle()
     assert not opening.done()
@@ -50,7 +50,7 @@ async def test_async_with_opens_and_closes(make_pool):
 async def test_open_without_min_size_creates_nothing(make_pool):
     things = Things()
     pool = make_pool(things)
-    events = record(pool)
+    events = recorded(pool)
     await pool.open()
     assert things.calls == 0
     assert [event.kind for event in events] == ["opened"]
@@ -65,10 +65,10 @@ async def test_open_of_an_open_pool_changes_nothing(make_pool):
 
 
 async def test_two_opens_at_once_create_min_size_once(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=2)
-    first = await start(pool.open())
-    second = await start(pool.open())
+    first = await started(pool.open())
+    second = await started(pool.open())
     assert len(factory.calls) == 2
     for call in factory.calls:
         call.set_result(Thing())
@@ -79,11 +79,11 @@ async def test_two_opens_at_once_create_min_size_once(make_pool):
 # -- open() that fails ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 @pytest.mark.parametrize("failing", [{1}, {2}, {3}])
 async def test_if_one_fails_what_was_created_is_destroyed(make_pool, kind, failing):
     things, destroyed = Things(failing), []
-    pool = make_pool(of_kind(kind, things), destructor=of_kind(kind, destroyed.append), min_size=3)
+    pool = make_pool(styled(kind, things), destructor=styled(kind, destroyed.append), min_size=3)
     with pytest.raises(OSError, match=f"call {min(failing)} failed"):
         await pool.open()
     assert destroyed == things.made
@@ -91,18 +91,18 @@ async def test_if_one_fails_what_was_created_is_destroyed(make_pool, kind, faili
     assert not pool.closed
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_if_several_fail_the_first_error_is_raised(make_pool, kind):
     things = Things({1, 2, 3})
-    pool = make_pool(of_kind(kind, things), min_size=3)
+    pool = make_pool(styled(kind, things), min_size=3)
     with pytest.raises(OSError, match="call 1 failed"):
         await pool.open()
 
 
 async def test_the_first_error_is_the_first_in_time(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=2)
-    opening = await start(pool.open())
+    opening = await started(pool.open())
     factory.calls[1].set_exception(OSError("early"))
     factory.calls[0].set_exception(OSError("late"))
     with pytest.raises(OSError, match="early"):
@@ -110,9 +110,9 @@ async def test_the_first_error_is_the_first_in_time(make_pool):
 
 
 async def test_a_failed_open_cancels_the_other_creations(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=2)
-    opening = await start(pool.open())
+    opening = await started(pool.open())
     factory.calls[0].set_exception(OSError("down"))
     with pytest.raises(OSError, match="down"):
         await opening
@@ -147,10 +147,10 @@ async def test_a_failing_destructor_does_not_hide_the_error_of_the_factory(make_
         await pool.open()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_a_pool_may_be_opened_again_after_a_failure(make_pool, kind):
     things = Things({2})
-    pool = make_pool(of_kind(kind, things), min_size=2)
+    pool = make_pool(styled(kind, things), min_size=2)
     with pytest.raises(OSError, match="call 2 failed"):
         await pool.open()
     await pool.open()
@@ -179,10 +179,10 @@ def test_after_a_failure_it_may_be_opened_in_another_loop():
 
 
 async def test_when_two_opens_fail_both_raise(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=1)
-    first = await start(pool.open())
-    second = await start(pool.open())
+    first = await started(pool.open())
+    second = await started(pool.open())
     factory.calls[0].set_exception(OSError("down"))
     results = await asyncio.gather(first, second, return_exceptions=True)
     assert [str(error) for error in results] == ["down", "down"]
@@ -194,7 +194,7 @@ class Fatal(BaseException):
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, Fatal])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_what_is_no_exception_fails_open_like_any_other_error(make_pool, kind, error):
     made, destroyed, calls = [], [], []
 
@@ -205,7 +205,7 @@ async def test_what_is_no_exception_fails_open_like_any_other_error(make_pool, k
         made.append(Thing())
         return made[-1]
 
-    pool = make_pool(of_kind(kind, factory), destructor=destroyed.append, min_size=2)
+    pool = make_pool(styled(kind, factory), destructor=destroyed.append, min_size=2)
     with pytest.raises(error, match="down"):
         await pool.open()
     assert len(calls) == 2
@@ -215,9 +215,9 @@ async def test_what_is_no_exception_fails_open_like_any_other_error(make_pool, k
 
 
 async def test_when_two_opens_fail_of_no_exception_both_raise_it(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=2)
-    opens = [await start(pool.open()) for _ in range(2)]
+    opens = [await started(pool.open()) for _ in range(2)]
     factory.calls[0].set_exception(Fatal("down"))
     results = await asyncio.gather(*opens, return_exceptions=True)
     assert [repr(error) for error in results] == ["Fatal('down')"] * 2
@@ -226,9 +226,9 @@ async def test_when_two_opens_fail_of_no_exception_both_raise_it(make_pool):
 
 
 async def test_a_cancelled_open_destroys_what_was_created(make_pool):
-    factory, destroyed, thing = Gated(), [], Thing()
+    factory, destroyed, thing = Gate(), [], Thing()
     pool = make_pool(factory, destructor=destroyed.append, min_size=2)
-    opening = await start(pool.open())
+    opening = await started(pool.open())
     factory.calls[0].set_result(thing)
     await settle()
     opening.cancel()
@@ -240,13 +240,13 @@ async def test_a_cancelled_open_destroys_what_was_created(make_pool):
 
 
 async def test_a_pool_may_be_opened_again_after_a_cancelled_open(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=1)
-    opening = await start(pool.open())
+    opening = await started(pool.open())
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    opening = await start(pool.open())
+    opening = await started(pool.open())
     factory.calls[-1].set_result(Thing())
     await opening
     assert pool.idle_count == 1
@@ -254,10 +254,10 @@ async def test_a_pool_may_be_opened_again_after_a_cancelled_open(make_pool):
 
 @pytest.mark.virtual_time
 async def test_cancelling_one_open_leaves_the_other_alone(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=2)
-    first = await start(pool.open())
-    second = await start(pool.open())
+    first = await started(pool.open())
+    second = await started(pool.open())
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -281,9 +281,9 @@ async def test_open_while_inactive_does_not_hang(make_pool):
 
 
 async def test_the_first_acquire_does_not_wait_for_min_size(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=3)
-    task = await start(obtain(pool))
+    task = await started(obtain(pool))
     factory.calls[0].set_result(Thing())
     thing = await task
     assert pool.count == 1
@@ -294,10 +294,10 @@ async def test_the_first_acquire_does_not_wait_for_min_size(make_pool):
     pool.release(thing)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_the_resource_of_the_first_acquire_counts_to_min_size(make_pool, kind):
     things = Things()
-    pool = make_pool(of_kind(kind, things), min_size=3)
+    pool = make_pool(styled(kind, things), min_size=3)
     async with pool.acquire():
         await settle()
         assert things.calls == 3
@@ -306,7 +306,7 @@ async def test_the_resource_of_the_first_acquire_counts_to_min_size(make_pool, k
 
 async def test_the_first_acquire_opens_the_pool_once(make_pool):
     pool = make_pool(Thing)
-    events = record(pool)
+    events = recorded(pool)
     for _ in range(2):
         async with pool.acquire():
             pass
@@ -314,10 +314,10 @@ async def test_the_first_acquire_opens_the_pool_once(make_pool):
 
 
 async def test_open_after_the_first_acquire_waits_for_min_size(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=2)
-    task = await start(obtain(pool))
-    opening = await start(pool.open())
+    task = await started(obtain(pool))
+    opening = await started(pool.open())
     factory.calls[0].set_result(Thing())
     thing = await task
     await settle()
@@ -432,7 +432,7 @@ async def test_everything_may_be_read_from_another_thread(make_pool):
     pool = make_pool(Thing, min_size=2, max_size=2, name="shop")
     await pool.open()
     things = [await pool.acquire(), await pool.acquire()]
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.release(things.pop())
     thing = await waiter
 

@@ -10,7 +10,7 @@ import pytest
 
 import cenote
 from cenote import ConsecutiveFailures, FailureRate, Pool
-from tests.support.kit import Listener, Thing
+from tests.support.kit import RecordingStrategy, Thing
 
 HOOKS = ["destructor", "healthcheck", "before_acquire", "before_release"]
 DURATIONS = ["healthcheck_interval", "create_timeout", "hook_timeout", "destructor_timeout"]
@@ -243,7 +243,7 @@ def test_a_strategy_needs_its_two_methods():
         pool = Pool(Thing)
         refused(TypeError, "strategy", setattr, pool, "strategy", bad)
         assert pool.strategy is None
-    assert isinstance(Pool(Thing, strategy=Listener()).strategy, Listener)
+    assert isinstance(Pool(Thing, strategy=RecordingStrategy()).strategy, RecordingStrategy)
 
 
 @pytest.mark.parametrize("bad", [None, 42, "callback"])

@@ -7,29 +7,29 @@ import pytest
 
 import cenote
 from tests.support.clock import advance, settle
-from tests.support.lifecycle import (
-    KINDS,
-    Gated,
-    Reports,
+from tests.support.kit import (
+    STYLES,
+    Gate,
+    RecordingStrategy,
     Thing,
     Things,
     obtain,
-    of_kind,
     raising,
-    record,
-    start,
+    recorded,
+    started,
+    styled,
 )
 
 # -- release: what has happened when -------------------------------------------------------------
 
 
 async def test_with_sync_hooks_everything_has_happened_when_release_returns(make_pool):
-    seen, reports = [], Reports()
-    pool = make_pool(Thing, before_release=seen.append, strategy=reports)
+    seen, strategy = [], RecordingStrategy()
+    pool = make_pool(Thing, before_release=seen.append, strategy=strategy)
     thing = await pool.acquire()
     pool.release(thing)
     assert seen == [thing]
-    assert reports.heard == ["success"]
+    assert strategy.reports == ["success"]
     assert (pool.active_count, pool.idle_count) == (0, 1)
 
 
@@ -42,15 +42,15 @@ async def test_with_sync_hooks_a_rejected_resource_is_gone_when_release_returns(
     assert pool.count == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_release_may_be_awaited(make_pool, kind):
-    pool = make_pool(Thing, before_release=of_kind(kind, lambda thing: True))
+    pool = make_pool(Thing, before_release=styled(kind, lambda thing: True))
     assert await pool.release(await pool.acquire()) is None
     assert pool.idle_count == 1
 
 
 async def test_an_async_release_goes_on_if_nobody_awaits_it(make_pool):
-    hook = Gated()
+    hook = Gate()
     pool = make_pool(Thing, before_release=hook)
     pool.release(await pool.acquire())
     await settle()
@@ -61,14 +61,14 @@ async def test_an_async_release_goes_on_if_nobody_awaits_it(make_pool):
 
 
 async def test_an_async_release_goes_on_if_its_awaiter_is_cancelled(make_pool):
-    hook = Gated()
+    hook = Gate()
     pool = make_pool(Thing, before_release=hook)
     thing = await pool.acquire()
 
     async def give_back():
         await pool.release(thing)
 
-    task = await start(give_back())
+    task = await started(give_back())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -79,14 +79,14 @@ async def test_an_async_release_goes_on_if_its_awaiter_is_cancelled(make_pool):
 
 
 async def test_an_async_destructor_goes_on_if_its_awaiter_is_cancelled(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor)
     thing = await pool.acquire()
 
     async def throw_away():
         await pool.discard(thing)
 
-    task = await start(throw_away())
+    task = await started(throw_away())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -143,10 +143,10 @@ async def test_what_is_over_may_be_given_to_a_task(make_pool, verb):
 
 
 async def test_several_tasks_may_wait_for_one_release(make_pool):
-    fault, destructor = OSError("destructor"), Gated()
+    fault, destructor = OSError("destructor"), Gate()
     pool = make_pool(Thing, destructor=destructor)
     discarding = pool.discard(await pool.acquire())
-    first, second, third = [await start(discarding) for _ in range(3)]
+    first, second, third = [await started(discarding) for _ in range(3)]
     first.cancel()
     await settle()
     assert first.cancelled()
@@ -159,8 +159,8 @@ async def test_several_tasks_may_wait_for_one_release(make_pool):
 async def test_the_error_of_a_release_that_nobody_awaits_is_logged(make_pool, caplog):
     pool = make_pool(
         Thing,
-        before_release=of_kind("async", lambda thing: False),
-        destructor=of_kind("async", raising(ValueError("stuck"))),
+        before_release=styled("async", lambda thing: False),
+        destructor=styled("async", raising(ValueError("stuck"))),
     )
     pool.release(await pool.acquire())
     await settle()
@@ -170,7 +170,7 @@ async def test_the_error_of_a_release_that_nobody_awaits_is_logged(make_pool, ca
 # -- release: order ------------------------------------------------------------------------------
 
 
-class Diary(Reports):
+class Diary(RecordingStrategy):
     """A strategy and hooks that write down what they see of the pool."""
 
     pool: cenote.Pool
@@ -198,25 +198,25 @@ class Diary(Reports):
         self.write("failure")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_accepted_the_hook_comes_first_then_the_strategy_then_idle(make_pool, kind):
     diary = Diary(True)
-    pool = make_pool(Thing, before_release=of_kind(kind, diary.before_release), strategy=diary)
+    pool = make_pool(Thing, before_release=styled(kind, diary.before_release), strategy=diary)
     diary.pool = pool
     await pool.release(await pool.acquire())
     diary.write("end")
     assert diary.lines == [("hook", 1, 0, 0), ("success", 1, 0, 0), ("end", 0, 1, 0)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_accepted_the_strategy_hears_of_it_before_the_waiter(make_pool, kind):
     diary = Diary(True)
     pool = make_pool(
-        Thing, before_release=of_kind(kind, diary.before_release), strategy=diary, max_size=1
+        Thing, before_release=styled(kind, diary.before_release), strategy=diary, max_size=1
     )
     diary.pool = pool
     thing = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     await pool.release(thing)
     diary.write("end")
     assert diary.lines == [("hook", 1, 0, 1), ("success", 1, 0, 1), ("end", 1, 0, 0)]
@@ -224,13 +224,13 @@ async def test_accepted_the_strategy_hears_of_it_before_the_waiter(make_pool, ki
     await pool.release(thing)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_rejected_the_strategy_hears_of_it_before_the_destructor(make_pool, kind):
     diary = Diary(False)
     pool = make_pool(
         Thing,
-        before_release=of_kind(kind, diary.before_release),
-        destructor=of_kind(kind, diary.destructor),
+        before_release=styled(kind, diary.before_release),
+        destructor=styled(kind, diary.destructor),
         strategy=diary,
     )
     diary.pool = pool
@@ -241,8 +241,8 @@ async def test_rejected_the_strategy_hears_of_it_before_the_destructor(make_pool
 async def test_a_released_resource_goes_to_the_oldest_waiter(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
-    first = await start(obtain(pool))
-    second = await start(obtain(pool))
+    first = await started(obtain(pool))
+    second = await started(obtain(pool))
     pool.release(thing)
     await settle()
     assert (first.done(), second.done()) == (True, False)
@@ -263,47 +263,47 @@ async def test_the_reference_of_the_caller_stays_valid(make_pool):
 # -- release: rejections -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 @pytest.mark.parametrize("verdict", [True, None, 0, "", [], 0.0])
 async def test_everything_but_false_accepts(make_pool, kind, verdict):
-    pool = make_pool(Thing, before_release=of_kind(kind, lambda thing: verdict))
+    pool = make_pool(Thing, before_release=styled(kind, lambda thing: verdict))
     await pool.release(await pool.acquire())
     assert pool.idle_count == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_the_failure_of_a_false_is_a_pool_error_that_names_the_hook(make_pool, kind):
-    reports = Reports()
+    strategy = RecordingStrategy()
     pool = make_pool(
-        Thing, before_release=of_kind(kind, lambda thing: False), strategy=reports, name="shop"
+        Thing, before_release=styled(kind, lambda thing: False), strategy=strategy, name="shop"
     )
     await pool.release(await pool.acquire())
-    [(source, error)] = reports.heard
+    [error], [source] = strategy.reports, strategy.sources
     assert source is pool
     assert isinstance(error, cenote.PoolError)
     assert "before_release" in str(error)
     assert "'shop'" in str(error)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_what_the_hook_raised_is_the_failure_and_is_logged(make_pool, kind, caplog):
-    reports, fault = Reports(), OSError("broken wire")
-    pool = make_pool(Thing, before_release=of_kind(kind, raising(fault)), strategy=reports)
+    strategy, fault = RecordingStrategy(), OSError("broken wire")
+    pool = make_pool(Thing, before_release=styled(kind, raising(fault)), strategy=strategy)
     await pool.release(await pool.acquire())
-    assert reports.heard == [(pool, fault)]
+    assert (strategy.reports, strategy.sources) == ([fault], [pool])
     assert "broken wire" in caplog.text
-    assert {record.name for record in caplog.records} == {"cenote"}
+    assert {recorded.name for recorded in caplog.records} == {"cenote"}
     assert pool.count == 0
 
 
 @pytest.mark.virtual_time
 async def test_a_hook_that_takes_too_long_rejects(make_pool):
-    reports, destroyed = Reports(), []
+    strategy, destroyed = RecordingStrategy(), []
     pool = make_pool(
         Thing,
-        before_release=Gated(),
+        before_release=Gate(),
         destructor=destroyed.append,
-        strategy=reports,
+        strategy=strategy,
         hook_timeout=3.0,
     )
     thing = await pool.acquire()
@@ -312,24 +312,24 @@ async def test_a_hook_that_takes_too_long_rejects(make_pool):
     assert destroyed == []
     await advance(0.1)
     assert destroyed == [thing]
-    [(_, error)] = reports.heard
+    [error] = strategy.reports
     assert isinstance(error, cenote.PoolError)
     assert isinstance(error, TimeoutError)
     assert "before_release" in str(error)
 
 
-@pytest.mark.parametrize("factory_kind", KINDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("factory_kind", STYLES)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_the_slot_of_a_rejected_one_goes_to_the_oldest_waiter(make_pool, kind, factory_kind):
     things, verdicts = Things(), [False]
     pool = make_pool(
-        of_kind(factory_kind, things),
-        before_release=of_kind(kind, lambda thing: verdicts.pop() if verdicts else True),
+        styled(factory_kind, things),
+        before_release=styled(kind, lambda thing: verdicts.pop() if verdicts else True),
         max_size=1,
     )
     old = await pool.acquire()
-    first = await start(obtain(pool))
-    second = await start(obtain(pool))
+    first = await started(obtain(pool))
+    second = await started(obtain(pool))
     await pool.release(old)
     new = await first
     assert things.made == [old, new]
@@ -342,7 +342,7 @@ async def test_the_slot_of_a_rejected_one_goes_to_the_oldest_waiter(make_pool, k
 async def test_a_rejection_is_counted_and_sent_as_an_event(make_pool):
     pool = make_pool(Thing, before_release=lambda thing: False)
     thing = await pool.acquire()
-    events = record(pool)
+    events = recorded(pool)
     pool.release(thing)
     kinds = [(event.kind, event.resource) for event in events]
     assert kinds == [("released", thing), ("rejected", thing), ("destroyed", thing)]
@@ -383,16 +383,16 @@ def nothing(pool, thing):
 @pytest.mark.parametrize("verb", ["release", "discard"])
 @pytest.mark.parametrize("what", [foreign, released, discarded, nothing])
 async def test_what_is_not_out_cannot_come_back(make_pool, verb, what):
-    seen, reports, destroyed = [], Reports(), []
+    seen, strategy, destroyed = [], RecordingStrategy(), []
     pool = make_pool(Equal, before_release=seen.append, destructor=destroyed.append, name="shop")
     other, thing = await pool.acquire(), await pool.acquire()
     resource = what(pool, thing)
-    pool.strategy = reports
-    before, events = (pool.stats(), len(seen), len(destroyed)), record(pool)
+    pool.strategy = strategy
+    before, events = (pool.stats(), len(seen), len(destroyed)), recorded(pool)
     with pytest.raises(cenote.NotAcquiredError, match=rf"'shop'.*cannot {verb}"):
         getattr(pool, verb)(resource)
     assert (pool.stats(), len(seen), len(destroyed)) == before
-    assert (reports.heard, events) == ([], [])
+    assert (strategy.reports, events) == ([], [])
     for holder in pool.holders():
         pool.release(holder.resource)
     assert resource is not other
@@ -404,7 +404,7 @@ def test_not_acquired_is_both_a_pool_error_and_a_value_error():
 
 
 async def test_a_second_release_is_refused_while_the_first_is_under_way(make_pool):
-    hook = Gated()
+    hook = Gate()
     pool = make_pool(Thing, before_release=hook)
     thing = await pool.acquire()
     operation = pool.release(thing)
@@ -430,7 +430,7 @@ async def test_the_resource_of_another_pool_is_foreign(make_pool):
 async def test_a_resource_on_its_way_to_a_waiter_is_not_out(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.release(thing)
     with pytest.raises(cenote.NotAcquiredError):
         pool.release(thing)
@@ -524,28 +524,28 @@ class Hostile:
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_nothing_is_asked_of_a_resource(make_pool, kind, caplog):
-    accept = of_kind(kind, lambda resource: None)
+    accept = styled(kind, lambda resource: None)
     verdicts = [False]
     pool = make_pool(
-        of_kind(kind, Hostile),
+        styled(kind, Hostile),
         destructor=accept,
         healthcheck=accept,
-        before_acquire=of_kind("sync", lambda resource: None),
-        before_release=of_kind(kind, lambda resource: verdicts.pop() if verdicts else None),
+        before_acquire=styled("sync", lambda resource: None),
+        before_release=styled(kind, lambda resource: verdicts.pop() if verdicts else None),
         min_size=1,
         max_size=2,
         healthcheck_interval=10.0,
         max_lifetime=100.0,
         max_idle=15.0,
         hold_warning=1.0,
-        strategy=Reports(),
+        strategy=RecordingStrategy(),
     )
-    events = record(pool)
+    events = recorded(pool)
     await pool.open()
     first, second = await pool.acquire(), await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     await advance(2)
     await pool.release(first)
     with pytest.raises(cenote.NotAcquiredError):
@@ -566,10 +566,10 @@ async def test_nothing_is_asked_of_a_resource(make_pool, kind, caplog):
 # -- discard -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_discard_destroys_without_asking_before_release(make_pool, kind):
     seen, destroyed = [], []
-    pool = make_pool(Thing, before_release=seen.append, destructor=of_kind(kind, destroyed.append))
+    pool = make_pool(Thing, before_release=seen.append, destructor=styled(kind, destroyed.append))
     thing = await pool.acquire()
     await pool.discard(thing)
     assert destroyed == [thing]
@@ -587,25 +587,25 @@ async def test_a_sync_discard_has_happened_when_it_returns(make_pool):
 
 
 async def test_discard_reports_an_error_to_the_strategy(make_pool):
-    reports, fault = Reports(), OSError("reset by peer")
-    pool = make_pool(Thing, strategy=reports)
+    strategy, fault = RecordingStrategy(), OSError("reset by peer")
+    pool = make_pool(Thing, strategy=strategy)
     pool.discard(await pool.acquire(), fault)
     pool.discard(await pool.acquire(), error=fault)
-    assert reports.heard == [(pool, fault)] * 2
+    assert (strategy.reports, strategy.sources) == ([fault] * 2, [pool] * 2)
 
 
 async def test_discard_without_an_error_reports_nothing(make_pool):
-    reports = Reports()
-    pool = make_pool(Thing, strategy=reports)
+    strategy = RecordingStrategy()
+    pool = make_pool(Thing, strategy=strategy)
     pool.discard(await pool.acquire())
-    assert reports.heard == []
+    assert strategy.reports == []
 
 
 async def test_discard_with_a_cancellation_reports_nothing(make_pool):
-    reports = Reports()
-    pool = make_pool(Thing, strategy=reports)
+    strategy = RecordingStrategy()
+    pool = make_pool(Thing, strategy=strategy)
     pool.discard(await pool.acquire(), asyncio.CancelledError())
-    assert reports.heard == []
+    assert strategy.reports == []
 
 
 async def test_discard_refuses_what_is_no_error(make_pool):
@@ -616,12 +616,12 @@ async def test_discard_refuses_what_is_no_error(make_pool):
     pool.release(thing)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_the_slot_of_a_discarded_one_goes_to_the_oldest_waiter(make_pool, kind):
-    pool = make_pool(of_kind(kind, Thing), max_size=1)
+    pool = make_pool(styled(kind, Thing), max_size=1)
     old = await pool.acquire()
-    first = await start(obtain(pool))
-    second = await start(obtain(pool))
+    first = await started(obtain(pool))
+    second = await started(obtain(pool))
     pool.discard(old)
     new = await first
     assert new is not old
@@ -633,10 +633,10 @@ async def test_the_slot_of_a_discarded_one_goes_to_the_oldest_waiter(make_pool, 
 # -- retire --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_retire_destroys_the_idle_at_once_and_the_busy_on_release(make_pool, kind):
     things, destroyed = Things(), []
-    pool = make_pool(things, destructor=of_kind(kind, destroyed.append), max_size=3)
+    pool = make_pool(things, destructor=styled(kind, destroyed.append), max_size=3)
     busy, *others = [await pool.acquire() for _ in range(3)]
     for thing in others:
         pool.release(thing)
@@ -656,7 +656,7 @@ async def test_a_sync_retire_has_happened_when_it_returns(make_pool):
 
 
 async def test_an_async_retire_goes_on_if_nobody_awaits_it(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, min_size=2)
     await pool.open()
     pool.resize(min_size=0)
@@ -679,12 +679,12 @@ async def test_what_is_made_after_retire_lives(make_pool):
     pool.release(thing)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_a_waiter_is_not_given_a_retired_resource(make_pool, kind):
     things = Things()
-    pool = make_pool(of_kind(kind, things), max_size=1)
+    pool = make_pool(styled(kind, things), max_size=1)
     old = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.retire()
     pool.release(old)
     new = await waiter
@@ -692,12 +692,12 @@ async def test_a_waiter_is_not_given_a_retired_resource(make_pool, kind):
     pool.release(new)
 
 
-@pytest.mark.parametrize("kind", [None, *KINDS])
+@pytest.mark.parametrize("kind", [None, *STYLES])
 async def test_a_creation_under_way_belongs_to_the_old_generation(make_pool, kind):
-    factory, destroyed = Gated(), []
-    destructor = None if kind is None else of_kind(kind, destroyed.append)
+    factory, destroyed = Gate(), []
+    destructor = None if kind is None else styled(kind, destroyed.append)
     pool = make_pool(factory, destructor=destructor, max_size=1)
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.retire()
     old, new = Thing(), Thing()
     factory.calls[0].set_result(old)
@@ -710,9 +710,9 @@ async def test_a_creation_under_way_belongs_to_the_old_generation(make_pool, kin
 
 
 async def test_open_goes_on_when_its_creations_are_retired(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, min_size=1)
-    opening = await start(pool.open())
+    opening = await started(pool.open())
     pool.retire()
     factory.calls[0].set_result(old := Thing())
     await settle()
@@ -725,7 +725,7 @@ async def test_open_goes_on_when_its_creations_are_retired(make_pool):
 
 
 async def test_a_resource_in_before_release_is_retired_afterwards(make_pool):
-    hook, destroyed = Gated(), []
+    hook, destroyed = Gate(), []
     pool = make_pool(Thing, before_release=hook, destructor=destroyed.append)
     operation = pool.release(thing := await pool.acquire())
     await settle()
@@ -737,15 +737,15 @@ async def test_a_resource_in_before_release_is_retired_afterwards(make_pool):
 
 
 async def test_retire_gives_the_freed_slots_to_the_waiters(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, max_size=1)
     pool.release(await pool.acquire())
     pool.retire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     assert not waiter.done()
     destructor.calls[0].set_result(None)
     pool.release(await waiter)
-    closing = await start(pool.close())
+    closing = await started(pool.close())
     destructor.calls[1].set_result(None)
     await closing
 
@@ -753,11 +753,11 @@ async def test_retire_gives_the_freed_slots_to_the_waiters(make_pool):
 # -- resize --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_new_room_serves_the_waiters_at_once(make_pool, kind):
-    pool = make_pool(of_kind(kind, Thing), max_size=1)
+    pool = make_pool(styled(kind, Thing), max_size=1)
     first = await pool.acquire()
-    waiters = [await start(obtain(pool)) for _ in range(3)]
+    waiters = [await started(obtain(pool)) for _ in range(3)]
     pool.resize(max_size=3)
     await settle()
     assert [waiter.done() for waiter in waiters] == [True, True, False]
@@ -767,10 +767,10 @@ async def test_new_room_serves_the_waiters_at_once(make_pool, kind):
     assert pool.max_size == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_surplus_idle_resources_go_now(make_pool, kind):
     destroyed = []
-    pool = make_pool(Thing, destructor=of_kind(kind, destroyed.append), min_size=3)
+    pool = make_pool(Thing, destructor=styled(kind, destroyed.append), min_size=3)
     await pool.open()
     await pool.resize(min_size=0, max_size=1)
     assert len(destroyed) == 2
@@ -792,7 +792,7 @@ async def test_surplus_busy_resources_go_on_return(make_pool):
 async def test_surplus_resources_do_not_go_to_waiters(make_pool):
     pool = make_pool(Thing, max_size=2)
     first, second = await pool.acquire(), await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.resize(max_size=1)
     pool.release(first)
     await settle()
@@ -813,9 +813,9 @@ async def test_idle_resources_go_before_busy_ones(make_pool):
 
 
 async def test_a_creation_under_way_counts_as_surplus(make_pool):
-    factory = Gated()
+    factory = Gate()
     pool = make_pool(factory, max_size=2)
-    waiters = [await start(obtain(pool)) for _ in range(2)]
+    waiters = [await started(obtain(pool)) for _ in range(2)]
     pool.resize(max_size=1)
     for call in factory.calls:
         call.set_result(Thing())
@@ -868,12 +868,12 @@ async def test_max_uses_is_how_often_it_is_handed_out(make_pool):
     pool.release(things.made[1])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_a_waiter_gets_a_new_one_for_the_used_up(make_pool, kind):
     things = Things()
-    pool = make_pool(of_kind(kind, things), max_uses=1, max_size=1)
+    pool = make_pool(styled(kind, things), max_uses=1, max_size=1)
     old = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     pool.release(old)
     new = await waiter
     assert things.made == [old, new]
@@ -892,14 +892,14 @@ def discard(pool, thing):
 
 
 @pytest.mark.parametrize("way", [reject, discard])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_what_a_destructor_raises_is_raised_logged_and_sent(make_pool, way, kind, caplog):
     fault = ValueError("will not go")
     pool = make_pool(
-        Thing, before_release=lambda thing: False, destructor=of_kind(kind, raising(fault))
+        Thing, before_release=lambda thing: False, destructor=styled(kind, raising(fault))
     )
     thing = await pool.acquire()
-    events = record(pool)
+    events = recorded(pool)
     with pytest.raises(ValueError, match="will not go"):
         await way(pool, thing)
     assert [event.error for event in events if event.kind == "destroyed"] == [fault]
@@ -919,9 +919,9 @@ async def test_a_sync_destructor_raises_from_the_call_itself(make_pool, way):
     assert pool.count == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_leaving_a_block_raises_what_release_would_raise(make_pool, kind):
-    destructor = of_kind(kind, raising(ValueError("will not go")))
+    destructor = styled(kind, raising(ValueError("will not go")))
     pool = make_pool(Thing, max_uses=1, destructor=destructor)
     with pytest.raises(ValueError, match="will not go"):
         async with pool.acquire():
@@ -929,7 +929,7 @@ async def test_leaving_a_block_raises_what_release_would_raise(make_pool, kind):
     assert pool.count == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_the_waiter_is_served_though_the_destructor_fails(make_pool, kind):
     faults = [ValueError("will not go")]
 
@@ -937,15 +937,15 @@ async def test_the_waiter_is_served_though_the_destructor_fails(make_pool, kind)
         if faults:
             raise faults.pop()
 
-    pool = make_pool(Thing, destructor=of_kind(kind, destructor), max_size=1)
+    pool = make_pool(Thing, destructor=styled(kind, destructor), max_size=1)
     thing = await pool.acquire()
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     with pytest.raises(ValueError, match="will not go"):
         await pool.discard(thing)
     pool.release(await waiter)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_acquire_never_raises_what_a_destructor_raised(make_pool, kind, caplog):
     faults = [ValueError("will not go")]
 
@@ -955,8 +955,8 @@ async def test_acquire_never_raises_what_a_destructor_raised(make_pool, kind, ca
 
     pool = make_pool(
         Thing,
-        before_acquire=of_kind(kind, lambda thing: False),
-        destructor=of_kind(kind, destructor),
+        before_acquire=styled(kind, lambda thing: False),
+        destructor=styled(kind, destructor),
         max_size=1,
     )
     old = await pool.acquire()
@@ -986,22 +986,22 @@ async def test_try_acquire_never_raises_what_a_destructor_raised(make_pool):
 
 
 async def test_a_slot_is_freed_only_when_the_destructor_is_done(make_pool):
-    destructor = Gated()
+    destructor = Gate()
     pool = make_pool(Thing, destructor=destructor, max_size=1)
     pool.discard(await pool.acquire())
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     assert (pool.count, pool.stats().destroying, waiter.done()) == (0, 1, False)
     assert pool.try_acquire() is None
     destructor.calls[0].set_result(None)
     thing = await waiter
     assert (pool.count, pool.stats().destroying) == (1, 0)
     pool.release(thing)
-    closing = await start(pool.close())
+    closing = await started(pool.close())
     destructor.calls[1].set_result(None)
     await closing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STYLES)
 async def test_the_backend_never_sees_more_than_max_size(make_pool, kind):
     alive, peak = set(), 0
 
@@ -1017,7 +1017,7 @@ async def test_the_backend_never_sees_more_than_max_size(make_pool, kind):
             await asyncio.sleep(0)
         alive.discard(thing)
 
-    pool = make_pool(of_kind(kind, factory), destructor=destructor, max_size=2)
+    pool = make_pool(styled(kind, factory), destructor=destructor, max_size=2)
 
     async def use(number):
         thing = await pool.acquire()
@@ -1048,7 +1048,7 @@ async def test_an_abandoned_destructor_raises_nothing_and_frees_its_slot(
 
     pool = make_pool(Thing, destructor=destructor, destructor_timeout=7.0, max_size=1)
     operation = pool.discard(await pool.acquire())
-    waiter = await start(obtain(pool))
+    waiter = await started(obtain(pool))
     await advance(6.9)
     assert not waiter.done()
     assert pool.stats().destroying == 1

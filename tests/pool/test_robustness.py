@@ -8,13 +8,10 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
+from tests.support.kit import RaisingStrategy, Thing
 
 
 class Fatal(BaseException):
-    pass
-
-
-class Thing:
     pass
 
 
@@ -49,22 +46,7 @@ async def test_a_subscriber_that_raises_no_exception_does_not_disturb_the_pool(
 
 @pytest.mark.parametrize("method", ["report_success", "report_failure", "should_recover"])
 async def test_a_strategy_that_raises_no_exception_does_not_disturb_the_pool(make_pool, method):
-    class Strategy:
-        def report_success(self, source):
-            self.fail("report_success")
-
-        def report_failure(self, source, error):
-            self.fail("report_failure")
-
-        def should_recover(self):
-            self.fail("should_recover")
-            return False
-
-        def fail(self, name):
-            if name == method:
-                raise Fatal
-
-    pool = make_pool(Thing, max_size=1, strategy=Strategy())
+    pool = make_pool(Thing, max_size=1, strategy=RaisingStrategy(method, Fatal()))
     await pool.release(await pool.acquire())
     await pool.discard(await pool.acquire(), OSError())
     pool.deactivate()

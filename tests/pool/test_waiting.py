@@ -11,8 +11,7 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.gates import asking, outcome
-from tests.support.kit import Thing
+from tests.support.kit import Thing, acquiring, outcome
 
 virtual_time = pytest.mark.virtual_time
 SEED = 20261116
@@ -71,7 +70,7 @@ async def test_those_who_are_served_take_their_deadlines_along(make_pool):
     pool, held = await full(make_pool)
     ends = []
     for _ in range(50):  # each is served before the next one waits
-        waiter = asking(pool, timeout=10)
+        waiter = acquiring(pool, timeout=10)
         await settle()
         await pool.release(held)
         held = await waiter
@@ -98,7 +97,7 @@ async def test_an_earlier_deadline_that_comes_later(make_pool):
 @pytest.mark.real_time("blocks its loop")
 async def test_deadlines_that_passed_while_the_loop_was_blocked(make_pool):
     pool, held = await full(make_pool)
-    waiters = [asking(pool, timeout=0.001 + each / 100_000) for each in range(50)]
+    waiters = [acquiring(pool, timeout=0.001 + each / 100_000) for each in range(50)]
     await asyncio.sleep(0)
     time.sleep(0.02)  # noqa: ASYNC251
     for _ in range(10):
@@ -122,7 +121,7 @@ async def test_deadlines_after_a_failed_open(make_pool):
     pool = make_pool(connect, min_size=1, max_size=1)
     opening = asyncio.create_task(pool.open())
     await settle()
-    waiter = asking(pool, timeout=5)
+    waiter = acquiring(pool, timeout=5)
     assert isinstance(await outcome(waiter), ConnectionError)
     assert isinstance(await outcome(opening), ConnectionError)
     backend_is_up = True
@@ -137,7 +136,7 @@ async def test_deadlines_after_a_failed_open(make_pool):
 @virtual_time
 async def test_a_deadline_and_a_release_in_the_same_step(make_pool):
     pool, held = await full(make_pool)
-    waiter = asking(pool, timeout=5)
+    waiter = acquiring(pool, timeout=5)
     await settle()
     asyncio.get_running_loop().call_later(5, pool.release, held)
     got = await outcome(waiter)
@@ -152,7 +151,7 @@ async def test_a_deadline_and_a_release_in_the_same_step(make_pool):
 
 async def test_no_timer_is_left_when_the_pool_is_closed(make_pool):
     pool, held = await full(make_pool)
-    waiter = asking(pool, timeout=1000)
+    waiter = acquiring(pool, timeout=1000)
     await settle()
     closing = asyncio.create_task(pool.close())
     assert isinstance(await outcome(waiter), cenote.PoolClosedError)
@@ -165,7 +164,7 @@ async def test_no_timer_is_left_when_the_pool_is_closed(make_pool):
 async def test_a_deadline_keeps_no_pool_alive():
     pool = cenote.Pool(Thing, max_size=1)
     held = await pool.acquire()
-    waiter = asking(pool, timeout=1000)
+    waiter = acquiring(pool, timeout=1000)
     await settle()
     await pool.release(held)
     await pool.release(await waiter)
@@ -190,7 +189,7 @@ async def test_a_waiter_whose_resource_is_looked_at(make_pool, answer):
 
     pool = make_pool(Thing, max_size=1, before_acquire=look)
     held = await pool.acquire()
-    first, second = asking(pool, timeout=10), asking(pool, timeout=10)
+    first, second = acquiring(pool, timeout=10), acquiring(pool, timeout=10)
     await settle()
     await pool.release(held)
     got = await first
@@ -227,7 +226,7 @@ async def test_a_waiter_that_is_closed_leaves_the_queue(make_pool):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 async def test_a_child_process_is_not_told_of_its_parents_waiters(make_pool):
     pool, held = await full(make_pool)
-    waiters = [asking(pool, timeout=10 + each) for each in range(20)]
+    waiters = [acquiring(pool, timeout=10 + each) for each in range(20)]
     await settle()
     child = os.fork()
     if child == 0:

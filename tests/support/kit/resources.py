@@ -1,0 +1,31 @@
+"""Resources, and what makes and drops them."""
+
+import gc
+from collections.abc import Collection
+from typing import Any
+
+
+class Thing:
+    """A resource that is nothing but itself."""
+
+
+class Things:
+    """A factory that remembers what it made; the calls in `failing` (from 1) raise OSError."""
+
+    def __init__(self, failing: Collection[int] = ()) -> None:
+        self.made: list[Thing] = []
+        self.calls = 0
+        self.failing = failing
+
+    def __call__(self) -> Thing:
+        self.calls += 1
+        if self.calls in self.failing:
+            raise OSError(f"call {self.calls} failed")
+        self.made.append(Thing())
+        return self.made[-1]
+
+
+def drop(box: list[Any]) -> None:
+    """Let go of what only this box refers to."""
+    box.clear()
+    gc.collect()
