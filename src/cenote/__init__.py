@@ -20,7 +20,7 @@ from .errors import (
     TransactionLostError,
     TransactionScopeWarning,
 )
-from .observe import Holder, PoolEvent, Stats
+from .events import Holder, PoolEvent, Stats
 from .pool import Pool
 from .sql.database import Database
 from .sql.statement import Statement

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .mask import masked
 
 if TYPE_CHECKING:
-    from .observe import Holder
+    from .events import Holder
 
 HOLDERS_SHOWN = 10  # how many holders a message lists; error.holders has them all
 

@@ -3,251 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass, field
-from logging import ERROR
-from math import inf
-from types import CodeType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from . import errors
-from .log import log
-from .mask import explained
-from .states import ClaimState, SlotState
+from .events import (
+    DestroyReason,
+    EventKind,
+    Holder,
+    PoolEvent,
+    Stats,
+    Subscription,
+    line_of,
+    task_name,
+)
+from .pool import registry
+from .pool.holders import holders_of
+from .pool.registry import follow
 
 if TYPE_CHECKING:
     from .pool import Pool
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Holder(Generic[T]):
-    """Who holds a resource, since when, and where in the program it was acquired.
-
-    Attributes:
-        resource: What is held; not in the repr, and None in a pickle or a copy.
-        task: The name of the task that acquired it.
-        seconds: How long it has been out.
-        file: Where `acquire()` was called; None if that is not known.
-        line: The line there.
-        reason: Of a database: why the connection is pinned, such as `in a transaction`.
-    """
-
-    resource: T = field(repr=False)
-    task: str
-    seconds: float
-    file: str | None
-    line: int | None
-    reason: str | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Without the resource: it belongs to another task, may have secrets, and is of no use in
-        another process."""
-        return type(self), (None, self.task, self.seconds, self.file, self.line, self.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolEvent:
-    """One thing that happened in a pool. Which fields are set depends on `kind`.
-
-    Attributes:
-        kind: created, destroyed, acquired, released, waiting, timeout, cancelled, rejected,
-            check_failed, held_long, state_changed, opened or closed.
-        pool: Where it happened.
-        time: On the clock of the pool's event loop, in seconds.
-        resource: Which one; not in the repr.
-        task: The name of the task.
-        duration: Seconds: the wait of acquired, the hold of released, the factory's of created.
-        reason: The cause of destroyed, the hook of rejected, the new state of state_changed,
-            `file:line` of held_long.
-        error: What was raised, if something was.
-    """
-
-    kind: str
-    pool: Pool[Any]
-    time: float
-    resource: Any = field(default=None, repr=False)
-    task: str | None = None
-    duration: float | None = None
-    reason: str | None = None
-    error: BaseException | None = None
-
-    def __repr__(self) -> str:
-        parts = [f"kind={self.kind!r}", f"pool={self.pool!r}", f"time={self.time!r}"]
-        for name in ("task", "duration", "reason"):
-            value = getattr(self, name)
-            if value is not None:
-                parts.append(f"{name}={value!r}")
-        if self.error is not None:
-            parts.append(f"error=<{explained(self.error)}>")
-        return f"PoolEvent({', '.join(parts)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """A snapshot: what is now, and what was in total. Times are seconds.
-
-    Attributes:
-        count: Idle and active.
-        idle: That nobody uses.
-        active: That are out, or in a hook.
-        waiting: Acquires in the line.
-        creating: Factories under way.
-        destroying: Destructors under way.
-        created: Made in total.
-        destroyed: Gone in total, by reason.
-        acquired: Handed out in total.
-        released: Come back in total, discarded ones included.
-        timeouts: Acquires that got nothing in time.
-        cancelled: Acquires cancelled while they waited.
-        rejected: Refused by `before_acquire` or `before_release`.
-        wait_time: Of all that were served, together.
-        max_wait_time: The longest of them.
-        hold_time: Of all that came back, together.
-        max_hold_time: The longest of them.
-    """
-
-    count: int
-    idle: int
-    active: int
-    waiting: int
-    creating: int
-    destroying: int
-    created: int
-    destroyed: Mapping[str, int]
-    acquired: int
-    released: int
-    timeouts: int
-    cancelled: int
-    rejected: int
-    wait_time: float
-    max_wait_time: float
-    hold_time: float
-    max_hold_time: float
-
-
-@dataclass(slots=True)
-class Totals:
-    """The running sums behind `Stats` that are not the core's."""
-
-    created: int = 0
-    destroyed: dict[str, int] = field(default_factory=dict)
-    timeouts: int = 0
-    cancelled: int = 0
-    rejected: int = 0
-
-    def gone(self, reason: str) -> None:
-        self.destroyed[reason] = self.destroyed.get(reason, 0) + 1
-
-    def snapshot(self, core: Any) -> Stats:
-        # Counts first, in one breath: another thread may be reading.
-        count, idle = core.count, core.idle_count
-        return Stats(
-            count=count,
-            idle=idle,
-            active=count - idle,
-            waiting=core.waiting,
-            creating=core.opening,
-            destroying=core.closing,
-            created=self.created,
-            destroyed=MappingProxyType(dict(self.destroyed)),
-            acquired=core.acquired,
-            released=core.released,
-            timeouts=self.timeouts,
-            cancelled=self.cancelled,
-            rejected=self.rejected,
-            wait_time=core.wait_time,
-            max_wait_time=core.max_wait_time,
-            hold_time=core.hold_time,
-            max_hold_time=core.max_hold_time,
-        )
-
-
-class Subscription:
-    """Gives each subscribe() an identity: the same callback may be subscribed twice."""
-
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[PoolEvent], object]) -> None:
-        self.callback = callback
-
-
-def task_name(task: Any) -> str:
-    return "no task" if task is None else str(task.get_name())
-
-
-def line_of(code: CodeType | None, instruction: int) -> int | None:
-    """The line of an instruction: worked out when asked, not when acquired."""
-    if code is None:
-        return None
-    for start, end, line in code.co_lines():
-        if start <= instruction < end:
-            return line
-    return code.co_firstlineno
-
-
-def holders_of(core: Any, now: float) -> list[Holder[Any]]:
-    """Whoever holds a resource, or was handed one and has not run since; the longest first."""
-    return [holder for _, holder in holdings(core, now)]
-
-
-def holdings(core: Any, now: float) -> list[tuple[Any, Holder[Any]]]:
-    """The same, each with its claim."""
-    # The longest first; of two since the same moment, the one that was handed out first.
-    held = [
-        (lease.since, lease.lease_seq, lease, lease.slot)
-        for lease in core.holders()
-        if lease.slot is not None  # else it was returned while another thread was reading
-    ]
-    for claim in core.granted():
-        slot = claim.slot
-        if slot is None:  # before_acquire looks at it, or it is over: this may be another thread
-            waiter = claim.waiter
-            slot = None if waiter is None else waiter.inspected
-        if slot is not None and slot.state is SlotState.RESERVED:
-            held.append((max(claim.began, slot.idle_since), inf, claim, slot))
-    return [
-        (
-            claim,
-            Holder(
-                resource=slot.resource,
-                task=task_name(claim.task),
-                seconds=max(0.0, now - since),
-                file=None if claim.code is None else claim.code.co_filename,
-                line=line_of(claim.code, claim.instruction),
-                reason=claim.reason,
-            ),
-        )
-        for since, _, claim, slot in sorted(held, key=lambda found: found[:2])
-    ]
-
-
-class Snapshot:
-    """Who holds what at one moment: made once for all the timeouts of a step, not for each."""
-
-    __slots__ = ("_claims", "_holders", "_text", "version")
-
-    def __init__(self, version: object, held: list[tuple[Any, Holder[Any]]]) -> None:
-        self.version = version  # of the leases: another one, and this is out of date
-        self._claims = [claim for claim, _ in held]
-        self._holders = tuple(holder for _, holder in held)
-        self._text = errors.held_by(self._holders)
-
-    def but(self, claim: Any) -> tuple[tuple[Holder[Any], ...], str]:
-        """The holders beside this claim, and the words for them."""
-        if claim.state is not ClaimState.GRANTED:
-            return self._holders, self._text
-        others = tuple(
-            holder
-            for each, holder in zip(self._claims, self._holders, strict=True)
-            if each is not claim
-        )
-        return others, errors.held_by(others)
-
-
-# -- for extras ----------------------------------------------------------------------------------
+__all__ = [
+    "DestroyReason", "EventKind", "Holder", "PoolEvent", "SlotView", "Stats", "Subscription",
+    "View", "WaiterView", "follow", "holders_of", "line_of", "look", "pools", "post", "task_name",
+    "unsubscribe",
+]  # fmt: skip
 
 
 class SlotView(NamedTuple):
@@ -291,39 +73,7 @@ class View(NamedTuple):
 
 def pools() -> list[Pool[Any]]:
     """Every pool of the process that lives, in no order; from any thread."""
-    from .pool import registry  # here: the pool imports this file
-
     return cast("list[Pool[Any]]", registry.watched())
-
-
-_followers: tuple[Callable[[Pool[Any]], object], ...] = ()
-
-
-def follow(callback: Callable[[Pool[Any]], object]) -> Callable[[], None]:
-    """Call this with every pool that is made from now on; returns the function that ends it."""
-    global _followers
-    _followers += (callback,)
-
-    def unfollow() -> None:
-        global _followers
-        _followers = tuple(each for each in _followers if each is not callback)
-
-    return unfollow
-
-
-def made(pool: Pool[Any]) -> None:
-    """Tell those who follow."""
-    for callback in _followers:
-        try:
-            callback(pool)
-        except Exception as error:
-            log(
-                ERROR,
-                "%r: a follower of new pools failed",
-                pool,
-                error=error,
-                fields={"pool": pool._name},
-            )
 
 
 def unsubscribe(pool: Pool[Any], callback: Callable[[PoolEvent], object]) -> None:

@@ -27,6 +27,7 @@ from math import inf
 from typing import Any
 
 from ..errors import IllegalTransition
+from ..events import DestroyReason
 from ..states import CLAIM, POOL, SLOT, CircuitState, ClaimState, Phase, SlotState
 from .records import Claim, Slot
 
@@ -233,15 +234,15 @@ class Core:
     def unfit(self, slot: Slot, now: float) -> str | None:
         """Why this slot may not be handed out again, if so."""
         if self.phase is Phase.CLOSED:
-            return "closed"
+            return DestroyReason.CLOSED
         if slot.generation != self.generation:
-            return "retired"
+            return DestroyReason.RETIRED
         if self._excess() > 0:
-            return "resized"
+            return DestroyReason.RESIZED
         if slot.expires_at <= now:
-            return "max_lifetime"
+            return DestroyReason.MAX_LIFETIME
         if self.max_uses is not None and slot.uses >= self.max_uses:
-            return "max_uses"
+            return DestroyReason.MAX_USES
         return None
 
     def retire(self, slot: Slot) -> None:

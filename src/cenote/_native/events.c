@@ -24,12 +24,28 @@ find_slot(PyObject *type, const char *name, Py_ssize_t *offset)
 
 #define SLOT_AT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
+/* The kinds of the events that C emits. */
+static int
+load_kinds(State *st)
+{
+    PyObject *kinds = import_from("cenote.events", "EventKind");
+    int failed = kinds == NULL ||
+                 (st->s_acquired = PyObject_GetAttrString(kinds, "ACQUIRED")) == NULL ||
+                 (st->s_released = PyObject_GetAttrString(kinds, "RELEASED")) == NULL ||
+                 (st->s_waiting = PyObject_GetAttrString(kinds, "WAITING")) == NULL;
+    Py_XDECREF(kinds);
+    return failed ? -1 : 0;
+}
+
 /* A PoolEvent is frozen, for everybody else. */
 static int
-load_event(State *st)
+load_events(State *st)
 {
-    PyObject *event = import_from("cenote.observe", "PoolEvent");
-    PyObject *subscription = import_from("cenote.observe", "Subscription");
+    if (load_kinds(st) < 0) {
+        return -1;
+    }
+    PyObject *event = import_from("cenote.events", "PoolEvent");
+    PyObject *subscription = import_from("cenote.events", "Subscription");
     int failed = event == NULL || subscription == NULL ||
                  find_slot(subscription, "callback", &st->callback_offset) < 0;
     for (int i = 0; !failed && i < EVENT_FIELDS; i++) {
@@ -45,7 +61,7 @@ load_event(State *st)
     return 0;
 }
 
-/* What observe.task_name() says, or None. */
+/* What events.task_name() says, or None. */
 static PyObject *
 name_of_task(State *st, PyObject *task)
 {
@@ -65,9 +81,6 @@ static PyObject *
 new_event(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
 {
     State *st = claim->st;
-    if (st->event_type == NULL && load_event(st) < 0) {
-        return NULL;
-    }
     PyObject *name = name_of_task(st, claim->task); /* first: no call with an exception set */
     if (name == NULL) {
         return NULL;

@@ -34,7 +34,7 @@
 #define SPARE 64          /* acquire objects kept for reuse */
 #define FIRST_CAPACITY 8  /* of the ring and of the table of leases */
 #define LONGEST 1e8       /* seconds: as in pool/hooks.py */
-#define EVENT_FIELDS 8    /* of observe.PoolEvent */
+#define EVENT_FIELDS 8    /* of events.PoolEvent */
 
 typedef struct State State;
 typedef struct Claim Claim;
@@ -161,7 +161,7 @@ struct State {
     PyObject *last_code; /* the last caller that was found to be outside */
     PyObject *time_module, *time_dict, *monotonic, *loops_dict; /* see clock.c */
     PyObject *s_monotonic, *s_time;
-    PyTypeObject *event_type, *subscription_type; /* of observe, from the first event on */
+    PyTypeObject *event_type, *subscription_type; /* of events.py */
     PyObject *spare_event; /* nobody has kept it, and its fields are empty */
     PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
         *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
@@ -310,6 +310,7 @@ static int trusts(FastPath *front, Slot *slot, double now);
 static PyObject *iterate(PyObject *awaitable);
 
 /* events.c */
+static int load_events(State *st);
 static int fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration);
 static int tell_of_wait(FastPath *front, Claim *claim);
 static int fastpath_report_hold(FastPath *front, Claim *claim, Slot *slot, double now, double waited);

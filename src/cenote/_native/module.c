@@ -15,7 +15,7 @@ load_members(PyObject **members, const char *const *names, int length, const cha
 }
 
 /* Every name that C looks up in Python objects, with the protocol of contract.py that lists it. NULL: a
- * kind of event, or a name of the clock. */
+ * name of the clock. */
 static const struct {
     size_t place;
     const char *name;
@@ -40,9 +40,6 @@ static const struct {
     {offsetof(State, s_completed), "_completed", "SlowPath"},
     {offsetof(State, s_try_acquire_slow), "_try_acquire_slow", "SlowPath"},
     {offsetof(State, s_start_ticket), "_start_ticket", "SlowPath"},
-    {offsetof(State, s_acquired), "acquired", NULL},
-    {offsetof(State, s_released), "released", NULL},
-    {offsetof(State, s_waiting), "waiting", NULL},
     {offsetof(State, s_get_name), "get_name", "Task"},
     {offsetof(State, s_contain), "_contain", "SlowPath"},
     {offsetof(State, s_check_deadlock), "_check_deadlock", "SlowPath"},
@@ -124,7 +121,7 @@ module_exec(PyObject *module)
         Py_CLEAR(st->current_tasks);
     }
 #endif
-    if (intern_names(st) < 0) {
+    if (intern_names(st) < 0 || load_events(st) < 0) {
         return -1;
     }
     return load_clock(st);

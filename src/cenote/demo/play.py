@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..breaker import ConsecutiveFailures
-from ..observe import PoolEvent, Stats
+from ..observe import EventKind, PoolEvent, Stats
 from ..sql.database import Database
 from ..states import CircuitState
 from .screen import FRAME, Screen, Tally, summary
@@ -155,7 +155,7 @@ class Play:
 
     def _hear(self, event: PoolEvent) -> None:
         self.tally.hear(event)
-        if event.kind == "released" and event.task == FORGETFUL:
+        if event.kind == EventKind.RELEASED and event.task == FORGETFUL:
             self._freed.set()
 
     async def _perform(self) -> None:

@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final, TextIO
 
 from ..errors import AcquireTimeoutError
-from ..observe import PoolEvent, Stats
+from ..observe import EventKind, PoolEvent, Stats
 from ..states import CircuitState
 
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ class Tally:
 
     def hear(self, event: PoolEvent) -> None:
         match event.kind:
-            case "acquired":
+            case EventKind.ACQUIRED:
                 self.waits.append(event.duration or 0.0)
-            case "state_changed":
+            case EventKind.STATE_CHANGED:
                 state = CircuitState(event.reason or "")
                 self.states.append((event.time - self.began, state))
                 self.say("breaker", f"{state}: {MEANING[state]}")
-            case "check_failed" | "rejected":
+            case EventKind.CHECK_FAILED | EventKind.REJECTED:
                 self.replaced += 1
                 self._replaced += 1
-            case "held_long" if event.time - self._held_told > NEWS:
+            case EventKind.HELD_LONG if event.time - self._held_told > NEWS:
                 self._held_told = event.time
                 self.say(
                     "held", f"by {event.task} for {event.duration:.2f} s, {near(event.reason)}"

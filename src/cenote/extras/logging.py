@@ -16,16 +16,15 @@ from .. import observe
 from ..errors import seconds
 from ..log import PREFIX, log
 from ..log import logger as cenote_logger
+from ..observe import EventKind
 from ..pool import Pool
 from .following import Following, Target
 
-KINDS: Final = (
-    "opened", "closed", "created", "destroyed", "waiting", "acquired", "released", "timeout",
-    "cancelled", "rejected", "check_failed", "held_long", "state_changed",
-)  # fmt: skip
+KINDS: Final = tuple(EventKind)
 # Not what happens with every acquire, and not what the pool logs by itself.
 DEFAULT: Final = (
-    "opened", "closed", "created", "destroyed", "timeout", "cancelled", "rejected", "check_failed",
+    EventKind.OPENED, EventKind.CLOSED, EventKind.CREATED, EventKind.DESTROYED, EventKind.TIMEOUT,
+    EventKind.CANCELLED, EventKind.REJECTED, EventKind.CHECK_FAILED,
 )  # fmt: skip
 FIELDS: Final = tuple(
     PREFIX + name for name in ("pool", "event", "task", "seconds", "reason", "error")
@@ -79,7 +78,7 @@ def fields(event: observe.PoolEvent, name: str) -> dict[str, Any]:
     numbers and None."""
     return {
         "pool": name,
-        "event": event.kind,
+        "event": str(event.kind),
         "task": event.task,
         "seconds": event.duration,
         "reason": None if event.reason is None else str(event.reason),

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import __version__, observe, sqlstate
+from ..observe import EventKind
 from ..pool import Pool
 from ..sql.database import Database
 from .following import Following, Target, database_of
@@ -193,18 +194,19 @@ class Watch:
     def _subscriber(self) -> Callable[[Any], None]:
         waits, uses = self._waits[0], self._uses[0]
         note_wait, note_use = waits.append, uses.append
+        acquired, released = EventKind.ACQUIRED, EventKind.RELEASED
 
         def hear(event: Any) -> None:
             kind = event.kind
-            if kind == "acquired":
+            if kind == acquired:
                 note_wait(event.duration)
-            elif kind == "released":
+            elif kind == released:
                 note_use(event.duration)
                 if len(uses) > KEPT:  # nobody collects, or too rarely
                     self.record(KEPT)
-            elif kind == "created":
+            elif kind == EventKind.CREATED:
                 self._create.record(event.duration, self._attributes)
-            elif kind == "closed":
+            elif kind == EventKind.CLOSED:
                 self.record()
 
         return hear
@@ -276,13 +278,13 @@ class Tracing:
         def hear(event: Any) -> None:
             then(event)
             kind = event.kind
-            if acquires and kind == "waiting":
+            if acquires and kind == EventKind.WAITING:
                 waiters.add(event.task)
-            elif acquires and kind in ("acquired", "cancelled"):
+            elif acquires and kind in (EventKind.ACQUIRED, EventKind.CANCELLED):
                 self._over("cenote.acquire", event, attributes, None)
-            elif acquires and kind == "timeout":
+            elif acquires and kind == EventKind.TIMEOUT:
                 self._over("cenote.acquire", event, attributes, waiters.find(event.task))
-            elif creates and kind == "created":
+            elif creates and kind == EventKind.CREATED:
                 # Creations belong to the pool: whichever task waits now is not their parent.
                 self._over("cenote.create", event, attributes, context.Context())
 
@@ -293,7 +295,7 @@ class Tracing:
         span = self._tracer.start_span(
             name, parent, attributes=attributes, start_time=end - round(event.duration * 1e9)
         )
-        error = asyncio.CancelledError() if event.kind == "cancelled" else event.error
+        error = asyncio.CancelledError() if event.kind == EventKind.CANCELLED else event.error
         fail(span, error)
         span.end(end)
 

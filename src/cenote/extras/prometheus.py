@@ -15,6 +15,7 @@ from math import inf, isfinite
 from typing import Any, Final
 
 from .. import observe
+from ..observe import EventKind
 from ..pool import Pool
 from ..states import CircuitState
 from .following import Following, Target
@@ -186,19 +187,20 @@ class Watch:
     def _subscriber(self, bounds: list[float]) -> Callable[[Any], None]:
         """On the way of every acquire: a function with cells is what costs least."""
         waits, holds, find, least = self.waits, self.holds, bisect_left, bounds[0]
+        acquired, released = EventKind.ACQUIRED, EventKind.RELEASED
 
         def hear(event: Any) -> None:
             kind = event.kind
-            if kind == "acquired":
+            if kind == acquired:
                 seconds = event.duration
                 waits[0 if seconds <= least else find(bounds, seconds)] += 1
-            elif kind == "released":
+            elif kind == released:
                 seconds = event.duration
                 holds[0 if seconds <= least else find(bounds, seconds)] += 1
-            elif kind == "created":
+            elif kind == EventKind.CREATED:
                 self.create_time += event.duration
                 self.creates[find(bounds, event.duration)] += 1
-            elif kind == "state_changed":
+            elif kind == EventKind.STATE_CHANGED:
                 self.changes[event.reason] += 1
 
         return hear

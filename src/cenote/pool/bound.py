@@ -13,17 +13,18 @@ from logging import ERROR, INFO, WARNING
 from math import inf
 from typing import Any, Generic, TypeVar, cast
 
-from .. import errors, observe
+from .. import errors
 from .._core import Claim, Core, Slot, kind
 from ..breaker import CircuitBreakerStrategy
+from ..events import EventKind, PoolEvent, Subscription, Totals, task_name
 from ..hooks import is_async
 from ..log import log, raise_later
 from ..mask import explained
-from ..observe import PoolEvent, Snapshot, Subscription, Totals, holdings, task_name
 from ..options import Settings
 from ..states import CircuitState, ClaimState, Phase
 from . import registry
 from .deadlines import Deadlines
+from .holders import Snapshot, holdings
 from .hooks import HookTask
 from .maintenance import Maintenance
 from .operation import Operation
@@ -93,7 +94,7 @@ class Bound(Stepping[T], Generic[T]):
         self._closers: list[Any] = []  # the close() calls that wait
         self._drain_timer: asyncio.TimerHandle | None = None
         registry.watch(self)
-        observe.made(cast(Any, self))
+        registry.announce(cast(Any, self))
 
     def _new_core(self) -> Core:
         settings = self._settings
@@ -150,7 +151,7 @@ class Bound(Stepping[T], Generic[T]):
         self._core.move("open")
         self._maintenance.start(loop)
         if self._subscribers:
-            self._emit("opened")
+            self._emit(EventKind.OPENED)
         self._advance()
 
     def _unbind(self) -> None:
@@ -246,7 +247,7 @@ class Bound(Stepping[T], Generic[T]):
         self._totals.cancelled += 1
         self._give_up(claim)
         if self._subscribers:
-            self._emit("cancelled", task=claim.task, duration=self._time() - claim.began)
+            self._emit(EventKind.CANCELLED, task=claim.task, duration=self._time() - claim.began)
 
     def _give_up(self, claim: Claim) -> None:
         if claim.state is ClaimState.ASKING:
@@ -327,7 +328,7 @@ class Bound(Stepping[T], Generic[T]):
 
     def _emit(
         self,
-        kind: str,
+        kind: EventKind,
         resource: T | None = None,
         task: asyncio.Task[Any] | None = None,
         *,
@@ -390,12 +391,13 @@ class Bound(Stepping[T], Generic[T]):
         self._circuit_since = self._time()
         self._log(
             WARNING if state is CircuitState.INACTIVE else INFO,
-            "circuit breaker %s -> %s", before, state, event="state_changed", reason=str(state),
+            "circuit breaker %s -> %s", before, state,
+            event=EventKind.STATE_CHANGED, reason=str(state),
         )  # fmt: skip
         if state is CircuitState.INACTIVE:
             self._refuse_all()
         if self._subscribers:
-            self._emit("state_changed", reason=state)
+            self._emit(EventKind.STATE_CHANGED, reason=state)
         self._changed()
         self._advance()
 

@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from .. import errors, options
+from ..events import DestroyReason, EventKind
 from ..hooks import drop, is_async
-from ..observe import holders_of
 from ..states import CircuitState, ClaimState, Phase
+from .holders import holders_of
 from .hooks import LONGEST, HookTask, inside
 from .operation import Operation, raise_fatal
 from .runtime import Runtime, current_task
@@ -79,7 +80,9 @@ class Lifecycle(Runtime[T]):
                     work.cut(errors.Undone())
             while self._creations and not core.waiting:
                 await self._next_change()
-            await self._step(self._destroy_idle, "open_failed", core.idle_slots()).wait()
+            await self._step(
+                self._destroy_idle, DestroyReason.OPEN_FAILED, core.idle_slots()
+            ).wait()
         finally:
             self._maintenance.paused = False
             self._undoing = None
@@ -207,7 +210,7 @@ class Lifecycle(Runtime[T]):
         for work in (*self._creations.values(), self._maintenance.check):
             if work is not None and work not in calling:
                 work.cut(errors.Undone())
-        self._shut_part(self._destroy_idle("closed", core.idle_slots()))
+        self._shut_part(self._destroy_idle(DestroyReason.CLOSED, core.idle_slots()))
         self._shut_over = True
         self._finish_close()
 
@@ -233,7 +236,7 @@ class Lifecycle(Runtime[T]):
         if not self._works and not self._closed_sent:
             self._closed_sent = True
             if self._subscribers:
-                self._emit("closed")
+                self._emit(EventKind.CLOSED)
             self._subscribers = ()
         calling = {work for closer in self._closers for work in closer.inside}
         for closer in [*self._closers]:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import errors
 from .._core import Slot, expired, next_expiry
+from ..events import DestroyReason, EventKind, line_of, task_name
 from ..hooks import is_awaitable
-from ..observe import line_of, task_name
 from ..states import SlotState
 from .hooks import LONGEST, HookTask
 
@@ -201,11 +201,15 @@ class Maintenance:
             pool._log(
                 WARNING, "a resource is held for %s by task %r (%s), hold_warning is %s",
                 errors.seconds(held), task, where, errors.seconds(self.hold_warning),
-                event="held_long", task=task, seconds=held, reason=where,
+                event=EventKind.HELD_LONG, task=task, seconds=held, reason=where,
             )  # fmt: skip
             if pool._subscribers:
                 pool._emit(
-                    "held_long", lease.slot.resource, lease.task, duration=held, reason=where
+                    EventKind.HELD_LONG,
+                    lease.slot.resource,
+                    lease.task,
+                    duration=held,
+                    reason=where,
                 )
         return upcoming
 
@@ -237,7 +241,7 @@ class Maintenance:
         except Exception as error:
             self._checked(slot, None, error)
         except BaseException:
-            pool._destroy(slot, "check_failed")
+            pool._destroy(slot, DestroyReason.CHECK_FAILED)
             self._go_on()
             raise
         else:

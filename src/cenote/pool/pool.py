@@ -14,10 +14,11 @@ from .._core import Claim, Slot, next_expiry
 from .._fast import SlowPath, adopt, provides
 from ..breaker import CircuitBreakerStrategy, check_strategy
 from ..caller import caller
+from ..events import DestroyReason, Holder, PoolEvent, Stats, Subscription
 from ..hooks import Factory, Hook, drop, is_async, is_awaitable
-from ..observe import Holder, PoolEvent, Stats, Subscription, holders_of
 from ..options import UNSET, Settings, Unset
 from ..states import CircuitState, Phase
+from .holders import holders_of
 from .lifecycle import Lifecycle
 from .operation import Operation, raise_fatal
 from .runtime import current_task
@@ -194,7 +195,7 @@ class Pool(Lifecycle[T]):
         before, now = core.idle_seqs, self._time()
         while (slot := core.take(before)) is not None:
             if slot.expires_at <= now:
-                raise_fatal(self._destroy(slot, "max_lifetime"))
+                raise_fatal(self._destroy(slot, DestroyReason.MAX_LIFETIME))
                 continue
             try:
                 verdict = self._ask_before_acquire(slot)
@@ -232,7 +233,7 @@ class Pool(Lifecycle[T]):
         self._reclaim(slot)
         if error is not None:
             self._report_failure(error, slot.probe)
-        return self._destroy(slot, "discarded")
+        return self._destroy(slot, DestroyReason.DISCARDED)
 
     def _discard_later(
         self, slot: Slot, claim: Claim | None, error: BaseException | None
@@ -250,7 +251,7 @@ class Pool(Lifecycle[T]):
 
     def _retire(self) -> Operation:
         self._core.generation += 1
-        return self._destroy_idle_quietly("retired", self._core.idle_slots())
+        return self._destroy_idle_quietly(DestroyReason.RETIRED, self._core.idle_slots())
 
     def resize(self, *, min_size: int | Unset = UNSET, max_size: int | Unset = UNSET) -> Operation:
         """Change the sizes: surplus goes when idle or on return, new room is used at once."""
@@ -267,7 +268,9 @@ class Pool(Lifecycle[T]):
     def _resize(self, least: int, most: int) -> Operation:
         core = self._core
         core.min_size, core.max_size = least, most
-        operation = self._destroy_idle_quietly("resized", core.idle_slots()[: core.surplus()])
+        operation = self._destroy_idle_quietly(
+            DestroyReason.RESIZED, core.idle_slots()[: core.surplus()]
+        )
         self._maintenance.expect(next_expiry(core))
         self._changed()
         self._advance()

@@ -1,10 +1,17 @@
-"""After `os.fork()`: the child starts with empty pools and leaves what is the parent's alone."""
+"""Every pool of the process: who follows new ones, and what happens in the child of a fork.
+
+The child starts with empty pools, and leaves alone what belongs to the parent.
+"""
 
 from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from logging import ERROR
+from typing import Any, Protocol
+
+from ..log import log
 
 _kept: list[object] = []
 
@@ -34,6 +41,36 @@ def watched() -> list[Forkable]:
             return list(_forkables)
         except RuntimeError:  # another thread has made one meanwhile
             continue
+
+
+_followers: tuple[Callable[[Any], object], ...] = ()
+
+
+def follow(callback: Callable[[Any], object]) -> Callable[[], None]:
+    """Call this with every pool that is made from now on; returns the function that ends it."""
+    global _followers
+    _followers += (callback,)
+
+    def unfollow() -> None:
+        global _followers
+        _followers = tuple(each for each in _followers if each is not callback)
+
+    return unfollow
+
+
+def announce(pool: Any) -> None:
+    """Call what follows new pools with this one."""
+    for callback in _followers:
+        try:
+            callback(pool)
+        except Exception as error:
+            log(
+                ERROR,
+                "%r: a follower of new pools failed",
+                pool,
+                error=error,
+                fields={"pool": pool.name},
+            )
 
 
 def _in_child() -> None:

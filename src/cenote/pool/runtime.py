@@ -20,9 +20,9 @@ from typing import Any, TypeVar, cast
 from .. import errors
 from .._core import Claim, Slot
 from ..caller import may_have_interrupted_use
+from ..events import DestroyReason, EventKind, task_name
 from ..hooks import drop, is_awaitable
 from ..log import log
-from ..observe import task_name
 from ..states import CircuitState, ClaimState, Phase, SlotState
 from .bound import Bound
 from .hooks import HookTask
@@ -99,7 +99,7 @@ class Runtime(Bound[T]):
             self._maintenance.expect(claim.since + self._hold_warning)
         if self._subscribers:
             waited = claim.since - claim.began
-            self._emit("acquired", slot.resource, claim.task, duration=waited)
+            self._emit(EventKind.ACQUIRED, slot.resource, claim.task, duration=waited)
 
     def _obtain(self, claim: Claim, slot: Slot | None, verdict: Any) -> Coroutine[Any, Any, T]:
         return Waiter(self, claim).obtain(slot, verdict)
@@ -145,7 +145,7 @@ class Runtime(Bound[T]):
         self._totals.timeouts += 1
         if self._subscribers:
             waited = self._time() - claim.began
-            self._emit("timeout", task=claim.task, duration=waited, error=error)
+            self._emit(EventKind.TIMEOUT, task=claim.task, duration=waited, error=error)
         return error
 
     def _check_deadlock(self, claim: Claim) -> None:
@@ -221,7 +221,7 @@ class Runtime(Bound[T]):
                 self._settle(slot)
             else:
                 self._note_failure(error, to_waiter=True)
-                self._destroy(slot, "late")
+                self._destroy(slot, DestroyReason.LATE)
 
     def _undone(self, slot: Slot, began: float, made: Any) -> None:
         """close(), or an open() that failed, has called this creation off: nobody's failure."""
@@ -232,9 +232,9 @@ class Runtime(Bound[T]):
             return
         self._opened(slot, made, began)
         if self._core.phase is Phase.CLOSED:
-            self._shut_part(self._destroy(slot, "closed"))
+            self._shut_part(self._destroy(slot, DestroyReason.CLOSED))
         else:
-            self._destroy(slot, "open_failed")
+            self._destroy(slot, DestroyReason.OPEN_FAILED)
 
     def _opened(self, slot: Slot, made: T, began: float) -> None:
         now = self._time()
@@ -246,7 +246,7 @@ class Runtime(Bound[T]):
         self._totals.created += 1
         self._maintenance.created()
         if self._subscribers:
-            self._emit("created", made, duration=now - began)
+            self._emit(EventKind.CREATED, made, duration=now - began)
         self._changed()
 
     def _creation_failed(self, slot: Slot, error: BaseException, *, to_waiter: bool) -> None:
@@ -318,7 +318,7 @@ class Runtime(Bound[T]):
         if error is None or isinstance(error, Exception):
             raise_fatal(self._reject(slot, "before_acquire", error))
         else:
-            self._destroy(slot, "rejected")
+            self._destroy(slot, DestroyReason.REJECTED)
             raise error
 
     def _reject(
@@ -328,16 +328,16 @@ class Runtime(Bound[T]):
         reason = self._explain(hook, error)
         self._totals.rejected += 1
         if self._subscribers:
-            self._emit("rejected", slot.resource, reason=hook, error=reason)
+            self._emit(EventKind.REJECTED, slot.resource, reason=hook, error=reason)
         if hook == "before_release" and report:
             self._report_failure(reason, slot.probe)
-        return self._destroy(slot, "rejected")
+        return self._destroy(slot, DestroyReason.REJECTED)
 
     def _fail_check(self, slot: Slot, error: BaseException | None) -> None:
         reason = self._explain("healthcheck", error)
         if self._subscribers:
-            self._emit("check_failed", slot.resource, error=reason)
-        self._destroy(slot, "check_failed")
+            self._emit(EventKind.CHECK_FAILED, slot.resource, error=reason)
+        self._destroy(slot, DestroyReason.CHECK_FAILED)
 
     def _explain(self, hook: str, error: BaseException | None) -> BaseException:
         if error is None:
@@ -370,7 +370,7 @@ class Runtime(Bound[T]):
 
     def _returned(self, claim: Claim, slot: Slot) -> None:
         held = self._time() - claim.since
-        self._emit("released", slot.resource, claim.task, duration=held)
+        self._emit(EventKind.RELEASED, slot.resource, claim.task, duration=held)
 
     def _examine(
         self,
@@ -384,7 +384,7 @@ class Runtime(Bound[T]):
         if isinstance(error, Exception):
             return self._reject(slot, "before_release", error, report=report)
         if error is not None:
-            self._destroy(slot, "rejected")
+            self._destroy(slot, DestroyReason.REJECTED)
             raise error
         if not is_awaitable(verdict):
             if verdict is False:
@@ -408,7 +408,7 @@ class Runtime(Bound[T]):
         if error is not None and not isinstance(error, Exception):
             if not isinstance(error, asyncio.CancelledError):
                 self._explain("before_release", error)
-            inner = self._destroy(slot, "rejected")
+            inner = self._destroy(slot, DestroyReason.REJECTED)
             operation.errors.append(error)
         elif error is not None or verdict is False:
             inner = self._reject(slot, "before_release", error, report=report)
@@ -441,7 +441,7 @@ class Runtime(Bound[T]):
         self._reclaim(slot)
         if not self._settings.reuse_after_cancel:
             self._maintenance.beware()
-            return self._destroy(slot, "cancelled")
+            return self._destroy(slot, DestroyReason.CANCELLED)
         hook = self._before_release
         if hook is None:
             return self._accept(slot, False)
@@ -457,7 +457,7 @@ class Runtime(Bound[T]):
         core = self._core
         reason = core.put_back(slot, now) if looked_at else core.put(slot, now)
         if reason is not None:
-            return self._destroy(slot, reason)
+            return self._destroy(slot, DestroyReason(reason))
         self._expect(slot)
         self._advance()
         if slot.state is SlotState.IDLE and not self._advancing:
@@ -473,9 +473,8 @@ class Runtime(Bound[T]):
 
     # -- destroying ------------------------------------------------------------------------------
 
-    def _destroy(self, slot: Slot, reason: str) -> Operation:
-        """Call the destructor; the slot is free when that is done. What it raises is in the
-        operation, a BaseException included: nothing breaks off in the middle of a step."""
+    def _destroy(self, slot: Slot, reason: DestroyReason) -> Operation:
+        """Call the destructor, after which the slot is free. What it raises is in the operation."""
         self._core.retire(slot)
         return self._call_destructor(slot.resource, reason, slot)
 
@@ -487,10 +486,12 @@ class Runtime(Bound[T]):
         self._totals.created += 1
         if self._subscribers:
             took = asyncio.get_running_loop().time() - began
-            self._emit("created", made, duration=took)
-        raise_fatal(self._call_destructor(made, "late"))
+            self._emit(EventKind.CREATED, made, duration=took)
+        raise_fatal(self._call_destructor(made, DestroyReason.LATE))
 
-    def _call_destructor(self, resource: T, reason: str, slot: Slot | None = None) -> Operation:
+    def _call_destructor(
+        self, resource: T, reason: DestroyReason, slot: Slot | None = None
+    ) -> Operation:
         if slot is not None:
             slot.told = True
         if self._destructor is None:
@@ -525,7 +526,7 @@ class Runtime(Bound[T]):
     def _destroyed(
         self,
         resource: T,
-        reason: str,
+        reason: DestroyReason,
         slot: Slot | None,
         operation: Operation,
         error: BaseException | None,
@@ -536,22 +537,24 @@ class Runtime(Bound[T]):
         operation.end(None if isinstance(error, errors.HookTimeoutError) else error)
 
     def _gone(
-        self, resource: T, reason: str, slot: Slot | None, error: BaseException | None = None
+        self,
+        resource: T,
+        reason: DestroyReason,
+        slot: Slot | None,
+        error: BaseException | None = None,
     ) -> Operation:
         if slot is not None:
             self._core.finish(slot)
-        self._totals.gone(reason)
+        self._totals.count_destroyed(reason)
         if isinstance(error, errors.HookTimeoutError):
-            log(
-                ERROR, "%s; its slot is free again", error,
-                fields={"pool": self._name}, loop=self._loop,
-            )  # fmt: skip
+            about = {"pool": self._name}
+            log(ERROR, "%s; its slot is free again", error, fields=about, loop=self._loop)
         elif isinstance(error, asyncio.CancelledError):
             self._log(DEBUG, "the destructor was cancelled")
         elif error is not None:
             self._log(ERROR, "the destructor failed", error=error)
         if self._subscribers:
-            self._emit("destroyed", resource, reason=reason, error=error)
+            self._emit(EventKind.DESTROYED, resource, reason=reason, error=error)
         self._advance()
         if error is None:
             return DONE
@@ -559,7 +562,7 @@ class Runtime(Bound[T]):
         operation.errors.append(error)
         return operation
 
-    def _destroy_idle(self, reason: str, slots: Iterable[Slot]) -> Operation:
+    def _destroy_idle(self, reason: DestroyReason, slots: Iterable[Slot]) -> Operation:
         """Destroy these, all of them, whatever their destructors do."""
         operation = Operation()
         operation.begin()
@@ -572,7 +575,7 @@ class Runtime(Bound[T]):
         operation.end()
         return operation
 
-    def _destroy_idle_quietly(self, reason: str, slots: Iterable[Slot]) -> Operation:
+    def _destroy_idle_quietly(self, reason: DestroyReason, slots: Iterable[Slot]) -> Operation:
         """The same, for those who do not want to hear of destructors that failed."""
         operation = Operation()
         operation.begin()

@@ -12,9 +12,10 @@ import weakref
 from typing import Any
 
 from .._core import Claim, Slot
+from ..events import DestroyReason
 from ..states import CircuitState, ClaimState, Phase, SlotState
 
-REASON = "cancelled"  # of what is destroyed here
+REASON = DestroyReason.CANCELLED  # of what is destroyed here
 
 
 def tidy(reference: weakref.ref[Any]) -> None:

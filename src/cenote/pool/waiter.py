@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import errors
 from .._core import Claim, Slot
+from ..events import DestroyReason, EventKind
 from ..hooks import is_awaitable
 from ..states import CircuitState, ClaimState, Phase, SlotState
 from .hooks import LONGEST, HookTask
@@ -144,7 +145,7 @@ class Waiter:
             pool._check_deadlock(self.claim)
         core.wait(self.claim)
         if pool._subscribers:
-            pool._emit("waiting", task=self.claim.task)
+            pool._emit(EventKind.WAITING, task=self.claim.task)
         if core.idle_count or core.room() > 0:
             pool._advance()
         return None
@@ -203,7 +204,7 @@ class Waiter:
         """What before_acquire says of the slot. False: it was rejected, and is destroyed."""
         pool = self._pool
         if slot.expires_at <= pool._time():
-            self._ask_on(partial(pool._destroy, slot, "max_lifetime"))
+            self._ask_on(partial(pool._destroy, slot, DestroyReason.MAX_LIFETIME))
             return False
         try:
             verdict = pool._ask_before_acquire(slot)
@@ -236,11 +237,11 @@ class Waiter:
         self.inspection = self.inspected = None
         pool = self._pool
         if self.claim.state is not ClaimState.GRANTED:
-            pool._destroy(slot, "cancelled")
+            pool._destroy(slot, DestroyReason.CANCELLED)
             return
         if error is not None and not isinstance(error, Exception):
             pool._fail(self.claim, error)
-            pool._destroy(slot, "rejected")
+            pool._destroy(slot, DestroyReason.REJECTED)
             return
         if error is not None or verdict is False:
             self._ask_on(partial(pool._reject, slot, "before_acquire", error))

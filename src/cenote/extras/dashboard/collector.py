@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextvars import Context
 from typing import Any, Final
 
-from ...observe import pools, post, unsubscribe
+from ...observe import EventKind, pools, post, unsubscribe
 from ...pool import Pool
 from . import text
 from .history import BOUNDS, EVENTS, History, Report
@@ -145,7 +145,7 @@ class Watch:
         self._summarize(tick, report)
         for event in report.events:
             self.events.append((tick, event))
-            if event[1] == "state_changed":
+            if event[1] == EventKind.STATE_CHANGED:
                 self.changes.append((event[0], str(event[3]), False))
                 self.breaker_changed = tick
         if not self.changes or self.changes[-1][1] != report.circuit:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import Any, Final, NamedTuple
 
-from ...observe import PoolEvent, SlotView, Stats, WaiterView, look
+from ...observe import EventKind, PoolEvent, SlotView, Stats, WaiterView, look
 from ...pool import Pool
 from . import text
 
@@ -73,11 +73,11 @@ class History:
     def note(self, event: PoolEvent) -> None:
         """The subscriber."""
         kind = event.kind
-        if kind == "acquired":
+        if kind == EventKind.ACQUIRED:
             self._waits.add(event.duration or 0.0)
-        elif kind == "released":
+        elif kind == EventKind.RELEASED:
             self._holds.add(event.duration or 0.0)
-        elif kind != "waiting":
+        elif kind != EventKind.WAITING:
             self._events.append(self._written(event))
 
     def report(self, pool: Pool[Any], *, slots: bool) -> Report:
@@ -137,11 +137,13 @@ class History:
         self.align(event.time)
         reason = event.reason
         if reason is not None:
-            reason = text.short(reason) if event.kind == "held_long" else text.clean(str(reason))
+            reason = (
+                text.short(reason) if event.kind == EventKind.HELD_LONG else text.clean(str(reason))
+            )
         said = [part for part in (reason, text.of_error(event.error)) if part]
         return [
             self._ms(event.time),
-            event.kind,
+            str(event.kind),
             None if event.task is None else text.clean(event.task),
             " \u00b7 ".join(said) or None,
             event.duration,
