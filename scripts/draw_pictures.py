@@ -495,38 +495,44 @@ def database() -> Flow:
         "good",
     )
     f.node(
-        "Query",
+        "ParsedStatement",
         2,
         0,
-        "`Query`: each text is analysed once\nplaceholders, touched state, control",
+        "`ParsedStatement`: each text is analysed once\nplaceholders, touched state, control",
         "plain",
     )
     f.node(
-        "Branch",
+        "LoopDatabase",
         1,
         1,
-        "`Branch`: the database in one event loop\nthe hooks of its pool; who holds what",
+        "`LoopDatabase`: the database in one event loop\nthe hooks of its pool; who holds what",
         "wait",
     )
-    f.node("Lease", 0, 1, "`Lease`: what a task holds\nover several statements", "wait")
-    f.node("Pool", 2, 1, "`Pool` of `Link`s\nsizes, line, breaker, timeouts", "act")
+    f.node("Session", 0, 1, "`Session`: what a task holds\nover several statements", "wait")
+    f.node("Pool", 2, 1, "`Pool` of `DriverConnection`s\nsizes, line, breaker, timeouts", "act")
     f.node("open", 0, 2, "`Transaction`, `Statement`, `Stream`:\nwhat is open, and pins it", "wait")
     f.node("Driver", 1, 2, "`Driver`: makes links,\nand knows what errors mean", "hook")
-    f.node("Link", 2, 2, "`Link`: one connection,\nwith a few notes on it", "hook")
+    f.node(
+        "DriverConnection",
+        2,
+        2,
+        "`DriverConnection`: one connection,\nwith a few notes on it",
+        "hook",
+    )
     f.node("server", 2, 3, "the database server", "quiet", "pill")
     f.edge("tasks", "Database", "`Database.execute`")
-    f.edge("Database", "Query")
-    f.edge("Database", "Branch", "one for each loop")
-    f.edge("Branch", "Lease", "only if pinned")
-    f.edge("Branch", "Pool", "acquire, release")
-    f.edge("Lease", "open")
-    f.edge("Branch", "Driver", "`Driver.connect`")
-    f.edge("Driver", "Link", "makes")
-    f.edge("Pool", "Link", "keeps")
-    f.edge("Link", "server", "the driver's own connection: `Link.raw`")
+    f.edge("Database", "ParsedStatement")
+    f.edge("Database", "LoopDatabase", "one for each loop")
+    f.edge("LoopDatabase", "Session", "only if pinned")
+    f.edge("LoopDatabase", "Pool", "acquire, release")
+    f.edge("Session", "open")
+    f.edge("LoopDatabase", "Driver", "`Driver.connect`")
+    f.edge("Driver", "DriverConnection", "makes")
+    f.edge("Pool", "DriverConnection", "keeps")
+    f.edge("DriverConnection", "server", "the driver's own connection: `DriverConnection.raw`")
     f.edge(
         "open",
-        "Link",
+        "DriverConnection",
         "run on its lease's link",
         sides="SS",
         lane=28,
@@ -540,11 +546,18 @@ def database() -> Flow:
 
 def connection() -> Flow:
     f = Flow("The life of a connection", gap=(66, 36))
-    f.node("made", 0, 0, "made\n`Branch._connect`", "hook", "pill")
+    f.node("made", 0, 0, "made\n`LoopDatabase._connect`", "hook", "pill")
     f.node("idle", 0, 1, "idle in the pool", "good", "pill")
-    f.node("look", 1, 1, "does it look alive?\n`Link.looks_dead`, `Link.hung_up`", "act", "ask")
-    f.node("ping", 1, 0, "suspect, or idle for `ping_after_idle`:\n`Link.ping`", "act")
-    f.node("statement", 1, 2, "one statement runs on it\n`Link.execute`", "core")
+    f.node(
+        "look",
+        1,
+        1,
+        "does it look alive?\n`DriverConnection.looks_dead`, `DriverConnection.peer_closed`",
+        "act",
+        "ask",
+    )
+    f.node("ping", 1, 0, "suspect, or idle for `ping_after_idle`:\n`DriverConnection.ping`", "act")
+    f.node("statement", 1, 2, "one statement runs on it\n`DriverConnection.execute`", "core")
     f.node(
         "broken",
         2,
@@ -552,12 +565,14 @@ def connection() -> Flow:
         "broken: killed, timed out, cancelled\nin mid-query; the server is told to stop",
         "bad",
     )
-    f.node("pinned", 1, 3, "does something pin it?\n`Lease.pin_reason`", "wait", "ask")
-    f.node("holder", 2, 3, "kept by the task: `Lease`\ntransaction, open statement or stream,\n"
+    f.node("pinned", 1, 3, "does something pin it?\n`Session.pin_reason`", "wait", "ask")
+    f.node("holder", 2, 3, "kept by the task: `Session`\ntransaction, open statement or stream,\n"
            "touched session state, a block", "wait")  # fmt: skip
-    f.node("dirty", 0, 3, "anything left on it?\n`Branch._before_release`", "act", "ask")
-    f.node("clean", 0, 4, "rolled back, reset, greeted again\n`Branch._clean`", "act")
-    f.node("gone", 2, 0, "closed, and replaced on demand\n`Branch._disconnect`", "bad", "pill")
+    f.node("dirty", 0, 3, "anything left on it?\n`LoopDatabase._before_release`", "act", "ask")
+    f.node("clean", 0, 4, "rolled back, reset, greeted again\n`LoopDatabase._clean`", "act")
+    f.node(
+        "gone", 2, 0, "closed, and replaced on demand\n`LoopDatabase._disconnect`", "bad", "pill"
+    )
     f.edge("made", "idle")
     f.edge("idle", "look", "asked for")
     f.edge("look", "ping", "not known", sides="NS")
@@ -599,7 +614,7 @@ def connect() -> Sequence:
         "How a connection is made",
         [
             ("pool", "`Pool`", "act"),
-            ("branch", "`Branch`", "wait"),
+            ("branch", "`LoopDatabase`", "wait"),
             ("db", "`Database`\nthe template", "good"),
             ("driver", "`Driver`", "hook"),
             ("server", "the server", "quiet"),
@@ -607,7 +622,7 @@ def connect() -> Sequence:
         ],
         gap=24,
     )
-    s.call("pool", "branch", "`Branch._connect`")
+    s.call("pool", "branch", "`LoopDatabase._connect`")
     s.note(
         "pool",
         "in a task of the pool, within\n`create_timeout`; whoever asked\nmay be gone by then",
@@ -619,16 +634,16 @@ def connect() -> Sequence:
     s.call("branch", "driver", "`Driver.connect`")
     s.call("driver", "driver", "`fresh`: copies of the\narguments")
     s.call("driver", "server", "handshake, TLS, login")
-    s.answer("driver", "branch", "`Link`")
-    s.call("branch", "branch", "`Branch._greet`")
+    s.answer("driver", "branch", "`DriverConnection`")
+    s.call("branch", "branch", "`LoopDatabase._greet`")
     s.call("branch", "you", "`on_connect`, with the driver's own connection")
     s.answer(
         "you", "branch", 'what it has set is not "touched"; a transaction it left is rolled back'
     )
     s.answer("branch", "pool", "the link: counted from now on")
     s.begin(
-        "if anything of this fails: `Branch._disconnect` closes what was half made, and the error\n"
-        "goes to the oldest waiter and to the breaker"
+        "if anything of this fails: `LoopDatabase._disconnect` closes what was half made,\n"
+        "and the error goes to the oldest waiter and to the breaker"
     )
     s.end()
     return s

@@ -395,7 +395,7 @@ EXTRAS = {
     "cenote.extras.logging": ["attach"],
     "cenote.extras.otel": ["instrument"],
     "cenote.extras.prometheus": ["Collector"],
-    "cenote.sql.driver": ["Driver", "Link", "Source", "Prepared", "Plan"],
+    "cenote.sql.driver": ["Driver", "DriverConnection", "RowCursor", "Prepared", "ConnectConfig"],
 }
 INTERNAL = {  # public by spelling, for other rooms only
     "Pool": {"after_fork", "work_began", "work_ended"},

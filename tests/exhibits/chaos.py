@@ -320,8 +320,8 @@ class Chaos:
         """Never more connections than allowed."""
         while True:
             db = self.db
-            for branch in db._branches.values():
-                links = len(branch.links)
+            for loop_db in db._loop_databases.values():
+                links = len(loop_db.connections)
                 self.figures.most_links = max(self.figures.most_links, links)
                 if links > self.connections:
                     self.complain(f"{links} connections are open, {self.connections} are allowed")
@@ -410,18 +410,24 @@ class Chaos:
 
     async def close(self, db: Any) -> None:
         loop = asyncio.get_running_loop()
-        branch = db._branches.get(loop)
+        loop_db = db._loop_databases.get(loop)
         await db.close()
-        if branch is None:
+        if loop_db is None:
             return
         deadline = loop.time() + PATIENCE
-        stats = branch.pool.stats()
+        stats = loop_db.pool.stats()
         while (stats.count or stats.destroying) and loop.time() < deadline:
             await asyncio.sleep(0.01)  # those in mid-statement are closed when it ends
-            stats = branch.pool.stats()
-        if stats.created != sum(stats.destroyed.values()) or branch.links or branch.leases:
-            self.complain(f"the ledger of {db!r} is not even: {stats}, {len(branch.links)} links, "
-                          f"{len(branch.leases)} leases")  # fmt: skip
+            stats = loop_db.pool.stats()
+        if (
+            stats.created != sum(stats.destroyed.values())
+            or loop_db.connections
+            or loop_db.sessions
+        ):
+            self.complain(
+                f"the ledger of {db!r} is not even: {stats}, "
+                f"{len(loop_db.connections)} connections, {len(loop_db.sessions)} sessions"
+            )
 
     async def compare(self) -> None:
         """The ledger of the server and ours."""

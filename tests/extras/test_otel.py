@@ -33,7 +33,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from cenote.extras import otel
 from cenote.extras.summary import summarize
-from cenote.sql.placeholders import POSTGRESQL
+from cenote.sql.parsing.placeholders import POSTGRESQL
 
 POOL = "db.client.connection.pool.name"
 STATE = "db.client.connection.state"
@@ -372,7 +372,7 @@ async def test_every_way_to_run_a_statement_is_one_span(kit, database):
         "create t",
         "BEGIN", "insert t", "update t", "insert t", "select t", "select t", "COMMIT",
         "BEGIN", "delete t", "ROLLBACK",
-        database._driver.plan.target.database,
+        database._driver.config.target.database,
     ]  # fmt: skip
     assert all(span.status.status_code is StatusCode.UNSET for span in kit.spans())
     await database.close()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cenote.sql import analysis
-from cenote.sql.analysis import Analysis, analyse
-from cenote.sql.placeholders import MYSQL, POSTGRESQL, SQLITE, Dialect
+from cenote.sql.parsing import session_rules
+from cenote.sql.parsing.placeholders import MYSQL, POSTGRESQL, SQLITE, Dialect
+from cenote.sql.parsing.session_rules import Analysis, analyse
 
 pytestmark = [pytest.mark.once, pytest.mark.coreless]
 
@@ -621,7 +621,7 @@ PIECES = [
 def test_a_long_text_is_read_as_a_short_one(dialect: Dialect, text: str) -> None:
     """By its condensed form, in which only whether it asks for read only may differ."""
     short = analyse(text, dialect)
-    with mock.patch.object(analysis, "LONG", -1):
+    with mock.patch.object(session_rules, "LONG", -1):
         long = analyse(text, dialect)
     assert replace(long, read_only=False) == replace(short, read_only=False)
 

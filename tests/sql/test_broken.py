@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cenote
-from cenote.sql import branch
+from cenote.sql import per_loop
 from tests.support import backends
 from tests.support.backends import Backend, eventually
 from tests.support.faults import (
@@ -86,7 +86,7 @@ def through(backend: Backend, proxy: Proxy, **options: Any) -> Any:
 
 
 def links(db: Any) -> list[Any]:
-    return list(db._branches[asyncio.get_running_loop()].links)
+    return list(db._loop_databases[asyncio.get_running_loop()].connections)
 
 
 async def sessions(backend: Backend, db: Any, count: int) -> set[int]:
@@ -468,7 +468,7 @@ async def test_an_end_within_the_moment_of_trust(
 ) -> None:
     """What came back just now is not looked at, even if its driver has heard of its end since:
     then nothing is sent on it."""
-    monkeypatch.setattr(branch, "JUST_NOW", 1000.0)
+    monkeypatch.setattr(per_loop, "JUST_NOW", 1000.0)
     async with backend.database(max_size=1, ping_after_idle=1000.0) as db, backend.table(db) as t:
         assert await db.fetch_val("select 1") == 1
         (link,) = links(db)

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 
 def only_link(db: Any) -> Any:
-    (link,) = db._branches[asyncio.get_running_loop()].links
+    (link,) = db._loop_databases[asyncio.get_running_loop()].connections
     return link
 
 

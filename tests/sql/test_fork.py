@@ -174,7 +174,7 @@ def test_what_the_parent_has_open_goes_on(backend: Backend, end: str) -> None:
                         await anext(stream)
                         child = os.fork()
                         if child == 0:
-                            say("inside", tx.is_open, db._branches)
+                            say("inside", tx.is_open, db._loop_databases)
                             del stream, insert
                             gc.collect()
                             {end}

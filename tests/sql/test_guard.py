@@ -487,7 +487,7 @@ async def test_a_class_of_ones_own_keeps_its_methods(tmp_path: Any) -> None:
     link: Any = MineLink()
     link.raw = connect(tmp_path / "a.db", factory=Mine)
     lease: Any = SimpleNamespace(
-        ended=False, task=asyncio.current_task(), branch=SimpleNamespace(label="x")
+        ended=False, task=asyncio.current_task(), loop_db=SimpleNamespace(label="x")
     )
     c: Any = stand_in(link, lease)
     assert isinstance(c, Connection)

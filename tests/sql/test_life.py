@@ -22,7 +22,7 @@ import pytest
 import cenote
 from cenote.extras.asgi import lifespan
 from tests.support.backends import WAIT, Backend, check_branch, eventually
-from tests.support.held import Gate, branch_of, session, sessions_end
+from tests.support.held import Gate, loop_database_of, session, sessions_end
 from tests.support.servers import PASSWORD
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
@@ -64,12 +64,12 @@ def test_loops_one_after_the_other_without_closing(backend: Backend) -> None:
         pools.append(pool)
         assert db.pool is pool
         assert pool.count == 1
-        assert list(db._branches) == [asyncio.get_running_loop()]
+        assert list(db._loop_databases) == [asyncio.get_running_loop()]
 
     with nothing_left(backend, seen):
         for _ in range(3):
             run(use)
-            assert not db._branches
+            assert not db._loop_databases
     assert len(set(map(id, pools))) == 3
     assert all(pool.closed for pool in pools)
     run(db.close)
@@ -132,7 +132,7 @@ def test_a_loop_that_goes_down_rolls_back(backend: Backend) -> None:
             await ready.wait()
         assert db.pool is not None
         assert db.pool.active_count == 5
-        left.append(branch_of(db))
+        left.append(loop_database_of(db))
 
     async def check() -> None:
         assert await db.fetch_val(f"select count(*) from {tables[0]}") == 250
@@ -164,7 +164,7 @@ def test_a_loop_that_ends_with_a_transaction_of_its_main_task(backend: Backend) 
         asyncio.run(begin())
         with pytest.raises(KeyError):
             asyncio.run(fail())
-        assert not db._branches
+        assert not db._loop_databases
     run(db.close)
 
 
@@ -179,7 +179,7 @@ def test_a_loop_that_is_closed_without_ceremony(backend: Backend) -> None:
 
     async def purge() -> None:
         await db.fetch_val("select 1")
-        assert list(db._branches) == [asyncio.get_running_loop()]
+        assert list(db._loop_databases) == [asyncio.get_running_loop()]
         await sessions_end(backend, seen)
         await db.close()
 
@@ -188,7 +188,7 @@ def test_a_loop_that_is_closed_without_ceremony(backend: Backend) -> None:
             loop = asyncio.new_event_loop()
             loop.run_until_complete(use())
             loop.close()
-        assert len(db._branches) == 1
+        assert len(db._loop_databases) == 1
         run(purge)
 
 
@@ -209,7 +209,7 @@ def test_closing_with_pools_of_loops_that_do_not_run(backend: Backend, closed: b
                 loop.close()
             run(db.close)
             run(lambda: sessions_end(backend, seen))
-            assert not db._branches
+            assert not db._loop_databases
             if not closed:
                 loop.run_until_complete(asyncio.sleep(0))  # what is left of its transports
         finally:
@@ -255,7 +255,7 @@ def test_loops_in_threads_at_the_same_time(backend: Backend) -> None:
         for thread in threads:
             thread.join()
         assert errors == []
-        assert not db._branches
+        assert not db._loop_databases
     assert len({id(pool) for pool in pools}) == 3
     assert backend.embedded or len(set(seen)) == 6
     run(db.close)
@@ -513,18 +513,18 @@ async def test_closing_with_busy_tasks(backend: Backend) -> None:
         await eventually(lambda: pool.active_count == 5)
         tasks.append(asyncio.create_task(waiting()))
         await eventually(lambda: pool.waiting_count == 1)
-        branch = branch_of(db)
+        loop_db = loop_database_of(db)
         await db.close()
-        assert not branch.private
-        assert not branch.joined
+        assert not loop_db.private
+        assert not loop_db.joined
         assert pool.waiting_count == 0
         await eventually(lambda: pool.active_count == 1)
         await sessions_end(backend, seen)
         gate.open()
         closed.set()
         await asyncio.gather(*tasks)
-        await eventually(lambda: not branch.links and not pool.stats().destroying)
-        check_branch(branch)
+        await eventually(lambda: not loop_db.connections and not pool.stats().destroying)
+        check_branch(loop_db)
         async with backend.database() as other:
             assert await other.fetch_val(f"select count(*) from {table}") == 1
             assert await other.fetch_val(f"select name from {table}") == "through"
@@ -537,7 +537,7 @@ async def test_closing_while_a_shared_transaction_is_in_mid_statement(backend: B
             async with db.transaction() as tx:
                 await db.execute(f"insert into {table} values (2, 'b')")
                 running = asyncio.create_task(tx.execute(gate.sql))
-                await eventually(lambda: tx._lease.turn.taken)
+                await eventually(lambda: tx._session.turn.taken)
                 waiting = asyncio.create_task(tx.execute(gate.sql))
                 await asyncio.sleep(0)
                 pool = db.pool
@@ -601,14 +601,14 @@ async def test_a_block_keeps_its_exception_when_closing_fails(
     async def leave(error: type[BaseException] | None) -> None:
         async with cenote.Database(backend.url) as db:
             await db.fetch_val("select 1")
-            link = type(next(iter(branch_of(db).links)))
+            link = type(next(iter(loop_database_of(db).connections)))
             monkeypatch.setattr(link, "close", fail)
             if error is not None:
                 raise error
 
     async with cenote.Database(backend.url) as db:
         await db.fetch_val("select 1")
-        close = type(next(iter(branch_of(db).links))).close
+        close = type(next(iter(loop_database_of(db).connections))).close
     for error in (KeyError, asyncio.CancelledError):
         with pytest.raises(error):
             await leave(error)
@@ -691,19 +691,19 @@ async def test_open_makes_a_connection(backend: Backend, options: dict[str, Any]
     async with backend.database(**options) as db:
         count = options.get("min_size", 1)
         await db.open()
-        pool = branch_of(db).pool
+        pool = loop_database_of(db).pool
         assert (pool.count, pool.idle_count) == (count, count)
         await db.open()
         assert await db.fetch_val("select 1") == 1
         assert pool.stats().created == count
     async with backend.database(**options) as db, db:
-        assert branch_of(db).pool.idle_count == count
+        assert loop_database_of(db).pool.idle_count == count
 
 
 async def test_several_open_at_once_make_one_connection(backend: Backend) -> None:
     async with backend.database() as db:
         await asyncio.gather(*(db.open() for _ in range(5)))
-        assert branch_of(db).pool.stats().created == 1
+        assert loop_database_of(db).pool.stats().created == 1
 
 
 async def test_open_while_another_task_connects(backend: Backend) -> None:
@@ -725,7 +725,7 @@ async def test_a_cancelled_open_leaves_nothing_behind(backend: Backend, turns: i
         task.cancel()
         await asyncio.wait([task])
         if task.cancelled():
-            await eventually(lambda: not db.pool.count and not branch_of(db).links)
+            await eventually(lambda: not db.pool.count and not loop_database_of(db).connections)
         await db.open()
         assert db.pool.idle_count == 1
 
@@ -738,15 +738,15 @@ async def refused(url: str, **options: Any) -> None:
             await db.open()
         assert not isinstance(caught.value, cenote.PoolError)
         assert "wr0ng-pass" not in f"{caught.value} {caught.value!r}"
-        assert branch_of(db).pool.count == 0
-        assert not branch_of(db).links
+        assert loop_database_of(db).pool.count == 0
+        assert not loop_database_of(db).connections
     with pytest.raises(type(caught.value)):
         await db.fetch_val("select 1")
     with pytest.raises(type(caught.value)):
         await db.open()
-    branch = branch_of(db)
+    loop_db = loop_database_of(db)
     await db.close()
-    check_branch(branch)
+    check_branch(loop_db)
     await eventually(lambda: {*threading.enumerate()} <= threads)
 
 
@@ -806,7 +806,7 @@ async def test_a_connection_for_each_use(backend: Backend) -> None:
             one, two = await db.fetch_val(backend.session), await db.fetch_val(backend.session)
             assert one != two
             await sessions_end(backend, [one, two])
-        assert not branch_of(db).links
+        assert not loop_database_of(db).connections
         await db.execute(f"insert into {table} values (1, 'a')")
         async with db.transaction():
             connection = db.bound_connection
@@ -824,7 +824,7 @@ async def test_a_connection_for_each_use(backend: Backend) -> None:
         assert await db.fetch_val("select 1") == 1
         await statement.close()
         assert db.pool is None
-        await eventually(lambda: not branch_of(db).links)
+        await eventually(lambda: not loop_database_of(db).connections)
 
 
 async def test_one_task_at_a_time(backend: Backend) -> None:
@@ -914,7 +914,7 @@ async def test_a_persistent_connection_stays_open(backend: Backend) -> None:
         async with db.transaction():
             await db.execute(f"insert into {table} values (1, 'a')")
             assert await session(backend, db) == number
-        assert len(branch_of(db).links) == 1
+        assert len(loop_database_of(db).connections) == 1
         if not backend.embedded:  # which cannot be reset after connection()
             assert await connection_of(db) is connection
             assert await session(backend, db) == number

@@ -51,7 +51,7 @@ class Setting:
         """The session of this task is killed, and the machine has heard of it."""
         session = await self.db.fetch_val(self.watcher.backend.session)
         raw = self.db.bound_connection
-        (link,) = (link for link in self.db._branches[here()].links if link.raw is raw)
+        (link,) = (link for link in self.db._loop_databases[here()].connections if link.raw is raw)
         await self.watcher.kill(session)
         await eventually(lambda: link.is_dead)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cenote.sql.placeholders import (
+from cenote.sql.parsing.placeholders import (
     MYSQL,
     POSTGRESQL,
     SQLITE,
@@ -24,7 +24,7 @@ from cenote.sql.placeholders import (
     compile_template,
     describe_placeholders,
 )
-from cenote.sql.tokens import condensed, landmarks, tokens
+from cenote.sql.parsing.tokens import condensed, landmarks, tokens
 
 pytestmark = [pytest.mark.once, pytest.mark.coreless]
 

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 import cenote
-from cenote.sql import query as queries
-from cenote.sql.query import Queries
+from cenote.sql.parsing import statements
+from cenote.sql.parsing.statements import StatementCache
 
 pytestmark = pytest.mark.once
 
 
 @pytest.fixture
-def kept() -> Queries:
-    return cenote.Database("sqlite:///:memory:")._queries
+def kept() -> StatementCache:
+    return cenote.Database("sqlite:///:memory:")._statement_cache
 
 
-def test_a_text_is_analysed_once(kept: Queries) -> None:
+def test_a_text_is_analysed_once(kept: StatementCache) -> None:
     first = kept["select ?"]
     assert kept["select " + "?"] is first
     assert list(kept) == ["select ?"]
 
 
-def test_what_is_no_text_is_refused(kept: Queries) -> None:
+def test_what_is_no_text_is_refused(kept: StatementCache) -> None:
     for wrong in (5, None, b"select 1"):
         with pytest.raises(TypeError, match="must be a string"):
             kept[wrong]  # type: ignore[index]
@@ -34,26 +34,26 @@ def test_what_is_no_text_is_refused(kept: Queries) -> None:
     assert not kept
 
 
-def test_the_oldest_give_way(kept: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "REMEMBERED", 3)
+def test_the_oldest_give_way(kept: StatementCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "REMEMBERED", 3)
     for number in range(10):
         assert kept[f"select {number}"].text == f"select {number}"
     assert list(kept) == ["select 7", "select 8", "select 9"]
 
 
-def test_long_texts_are_bounded_by_their_bytes(kept: Queries) -> None:
+def test_long_texts_are_bounded_by_their_bytes(kept: StatementCache) -> None:
     for number in range(100):
         kept[f"select {number} /* {'é€' * 50_000} */"]
     assert 5 < len(kept) < 40
-    assert sum(map(size_of, kept)) <= queries.BUDGET
+    assert sum(map(size_of, kept)) <= statements.BUDGET
 
 
 def size_of(text: str) -> int:
     return text.__sizeof__()
 
 
-def test_a_text_that_is_too_long_is_not_kept(kept: Queries) -> None:
-    text = f"select '{'x' * queries.LONGEST}'"
+def test_a_text_that_is_too_long_is_not_kept(kept: StatementCache) -> None:
+    text = f"select '{'x' * statements.LONGEST}'"
     assert kept[text].keyword == "SELECT"
     assert not kept
 
@@ -64,19 +64,19 @@ async def test_three_hundred_long_texts_cost_little() -> None:
     tracemalloc.start()
     try:
         for number in range(60):
-            db._query(f"insert into t values ('{number}{'x' * 1_000_000}')").bind(None)
+            db._parse(f"insert into t values ('{number}{'x' * 1_000_000}')").bind(None)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert used < 3 * queries.BUDGET
+    assert used < 3 * statements.BUDGET
     await db.close()
 
 
 def test_the_sum_stays_right_for_texts_that_grow(
-    kept: Queries, monkeypatch: pytest.MonkeyPatch
+    kept: StatementCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CPython keeps the UTF-8 of a text with it, once a driver has asked for that."""
-    monkeypatch.setattr(queries, "REMEMBERED", 3)
+    monkeypatch.setattr(statements, "REMEMBERED", 3)
     for number in range(20):
         text = f"select {number} /* {'é€' * 100} */"
         before = size_of(kept[text].text)
@@ -85,7 +85,7 @@ def test_the_sum_stays_right_for_texts_that_grow(
     assert kept._bytes == 3 * before
 
 
-def test_the_sum_stays_right_in_several_threads(kept: Queries) -> None:
+def test_the_sum_stays_right_in_several_threads(kept: StatementCache) -> None:
     def work(seed: int) -> None:
         for number in range(3000):
             kept[f"select {(number * seed) % 2500}"]
@@ -95,13 +95,13 @@ def test_the_sum_stays_right_in_several_threads(kept: Queries) -> None:
         each.start()
     for each in threads:
         each.join()
-    assert len(kept) <= queries.REMEMBERED
+    assert len(kept) <= statements.REMEMBERED
     assert kept._bytes == sum(map(size_of, kept))
 
 
 async def test_closing_lets_go_of_them() -> None:
     db: Any = cenote.Database("sqlite:///:memory:")
     await db.execute("select 1")
-    assert "select 1" in db._queries
+    assert "select 1" in db._statement_cache
     await db.close()
-    assert not db._queries
+    assert not db._statement_cache

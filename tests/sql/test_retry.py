@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import cenote
-from cenote.sql import branch
-from cenote.sql.driver import Link
+from cenote.sql import per_loop
+from cenote.sql.driver import DriverConnection
 from tests.support.backends import WAIT, Backend, eventually
 from tests.support.faults import no_slot_is_lost, outcome, with_server, with_sqlite
 
@@ -19,13 +19,13 @@ pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 
 def links(db: Any) -> list[Any]:
-    return [*db._branches[asyncio.get_running_loop()].links]
+    return [*db._loop_databases[asyncio.get_running_loop()].connections]
 
 
 @pytest.fixture
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
     """What came back is taken for alive for long."""
-    monkeypatch.setattr(branch, "JUST_NOW", 1000.0)
+    monkeypatch.setattr(per_loop, "JUST_NOW", 1000.0)
 
 
 @with_sqlite
@@ -87,7 +87,7 @@ async def test_a_series_that_has_begun_is_not_run_again(
         try:
             await db.execute(f"insert into {name} values (1, 0), (2, 0)")
             (link,) = links(db)
-            atomically = Link.atomically
+            atomically = DriverConnection.atomically
 
             async def interrupted(self: Any, work: Any) -> None:
                 async def part() -> None:
@@ -97,7 +97,7 @@ async def test_a_series_that_has_begun_is_not_run_again(
 
                 await atomically(self, part if self is link else work)
 
-            monkeypatch.setattr(Link, "atomically", interrupted)
+            monkeypatch.setattr(DriverConnection, "atomically", interrupted)
             with pytest.raises(Exception, match="gone away"):
                 await db.execute_many(f"update {name} set x = x + ?", [(1,), (1,)])
             assert [row[1] for row in await db.fetch_all(f"select id, x from {name}")] == [1, 1]
@@ -120,7 +120,7 @@ async def test_all_who_share_a_transaction_are_cancelled_at_once(backend: Backen
             async with db.transaction() as tx:
                 handle.append(tx)
                 begun.set()
-                await eventually(lambda: tx._lease.turn.taken)
+                await eventually(lambda: tx._session.turn.taken)
                 await asyncio.sleep(0.01)
                 for task in tasks:
                     task.cancel()

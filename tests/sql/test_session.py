@@ -692,7 +692,7 @@ async def test_the_end_of_a_transaction_that_is_cancelled(
     async with backend.database(max_size=1) as db:
         await db.execute(backend.touches[1][0])
         await db.begin()
-        (link,) = db._branches[asyncio.get_running_loop()].links
+        (link,) = db._loop_databases[asyncio.get_running_loop()].connections
 
         async def hang(self: Any) -> bool:
             await asyncio.Event().wait()

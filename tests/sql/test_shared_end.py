@@ -15,7 +15,7 @@ import cenote
 from cenote import TransactionClosedError
 from tests.support.backends import WAIT, Backend, eventually
 from tests.support.faults import MANY_ROWS, outcome
-from tests.support.held import Gate, branch_of
+from tests.support.held import Gate, loop_database_of
 
 pytestmark = [
     pytest.mark.real_time("talks to real servers"),
@@ -44,8 +44,8 @@ async def within(awaitable: Awaitable[Any]) -> Any:
 
 
 def is_quiet(db: Any) -> bool:
-    branch = branch_of(db)
-    return db.pool.active_count == 0 and not (branch.leases or branch.joined or branch.private)
+    loop_db = loop_database_of(db)
+    return db.pool.active_count == 0 and not (loop_db.sessions or loop_db.joined or loop_db.private)
 
 
 # -- the end of connection() ---------------------------------------------------------------------
@@ -164,7 +164,7 @@ async def test_a_stream_in_mid_fetch_ends_with_the_transaction(backend: Backend,
             await tx.execute(f"insert into {table} values (1, 'y')")
             task = asyncio.create_task(child(tx))
             await reading.wait()
-            await eventually(lambda: tx._lease.turn.taken)
+            await eventually(lambda: tx._session.turn.taken)
         assert isinstance(await within(task), TransactionClosedError)
         assert await ids(db, table) == ([1] if end.endswith("commit") else [])
         assert is_quiet(db)
@@ -187,7 +187,7 @@ async def test_a_stream_that_waits_for_its_turn_ends_with_the_transaction(
             await anext(streams[0])
             await tx.execute(f"insert into {table} values (5000, 'y')")
             running = asyncio.create_task(tx.execute(gate.sql))
-            await eventually(lambda: tx._lease.turn.taken)
+            await eventually(lambda: tx._session.turn.taken)
             streams[0]._rows.clear()  # so that it fetches the next ones
             tasks = [asyncio.create_task(rest(stream)) for stream in streams]
             await asyncio.sleep(0)
@@ -255,7 +255,7 @@ async def test_a_statement_that_waits_for_its_turn_writes_nothing_after_the_end(
             async with db.transaction() as tx:
                 statement = await tx.prepare(insert)
                 running = asyncio.create_task(tx.execute(gate.sql))
-                await eventually(lambda: tx._lease.turn.taken)
+                await eventually(lambda: tx._session.turn.taken)
                 waiting = [
                     asyncio.create_task(statement.execute([7])),
                     asyncio.create_task(joined(tx)),
@@ -299,7 +299,7 @@ async def test_a_stream_of_a_statement_is_where_its_transaction_is(backend: Back
 
 async def blocked(tx: Any, count: int = 1) -> None:
     """So many statements wait for the end of an inner block."""
-    await eventually(lambda: len(tx._lease.outsiders) == count)
+    await eventually(lambda: len(tx._session.outsiders) == count)
 
 
 async def test_others_wait_for_the_end_of_an_inner_block(backend: Backend) -> None:
@@ -653,7 +653,7 @@ async def test_an_end_that_is_cancelled_while_it_waits_for_an_inner_block(
         task: list[Any] = []
         owner: list[Any] = []
         owning = asyncio.create_task(own())
-        await eventually(lambda: owner and owner[0]._lease.outsiders)
+        await eventually(lambda: owner and owner[0]._session.outsiders)
         owning.cancel()
         assert isinstance(await within(owning), asyncio.CancelledError)
         go_on.set()

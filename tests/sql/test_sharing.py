@@ -18,7 +18,7 @@ import cenote
 from cenote import TransactionClosedError, TransactionScopeWarning
 from tests.support.backends import WAIT, Backend, eventually
 from tests.support.faults import no_slot_is_lost, outcome, with_sqlite
-from tests.support.held import ENDINGS, Gate, branch_of, leave
+from tests.support.held import ENDINGS, Gate, leave, loop_database_of
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
@@ -296,7 +296,7 @@ async def test_the_context_keeps_nothing_alive(backend: Backend) -> None:
 
         async def start() -> tuple[asyncio.Task[None], list[weakref.ref[Any]]]:
             async with db.transaction() as outer, db.transaction() as tx:
-                watched = [weakref.ref(tx), weakref.ref(outer), weakref.ref(tx._lease)]
+                watched = [weakref.ref(tx), weakref.ref(outer), weakref.ref(tx._session)]
                 task = asyncio.create_task(background())
                 asyncio.get_running_loop().call_later(60, stop.set)
             return task, watched
@@ -306,11 +306,11 @@ async def test_the_context_keeps_nothing_alive(backend: Backend) -> None:
         assert [ref() for ref in watched] == [None, None, None]
         # Nor does a task that was left by its transaction.
         await db.begin()
-        lease = weakref.ref(branch_of(db).lease())
+        session = weakref.ref(loop_database_of(db).session())
         other = asyncio.create_task(background())
         await db.rollback()
         gc.collect()
-        assert lease() is None
+        assert session() is None
         stop.set()
         await asyncio.gather(task, other)
 
@@ -447,7 +447,7 @@ async def test_savepoints_left_in_the_wrong_order_are_undone(backend: Backend) -
 
 
 async def under_way(tx: Any) -> None:
-    await eventually(lambda: tx._lease.turn.taken)
+    await eventually(lambda: tx._session.turn.taken)
 
 
 async def test_those_that_wait_for_their_turn_learn_of_the_end(backend: Backend) -> None:
@@ -498,7 +498,7 @@ async def test_the_owner_ends_while_another_is_in_mid_statement(
         with pytest.raises(TransactionClosedError):
             await waiting
         await eventually(lambda: db.pool.active_count == 0)
-        assert not branch_of(db).leases
+        assert not loop_database_of(db).sessions
         assert await db.fetch_val(f"select name from {table}") == "a"
 
 
@@ -636,7 +636,7 @@ async def test_join(backend: Backend) -> None:
             async with db.transaction() as inner, inner.join():
                 await db.execute(insert, [2])
             assert db.pool.active_count == 1
-            assert not branch_of(db).joined
+            assert not loop_database_of(db).joined
         assert await db.fetch_val(f"select count(*) from {table}") == 14
         with pytest.raises(KeyError):
             async with db.transaction() as tx:
@@ -737,7 +737,7 @@ async def test_join_after_the_end(backend: Backend) -> None:
         with pytest.raises(TransactionClosedError):
             async with tx.join():
                 pass
-        assert not branch_of(db).joined
+        assert not loop_database_of(db).joined
 
 
 async def test_a_join_that_is_never_left_ends_with_its_task(backend: Backend) -> None:
@@ -745,7 +745,7 @@ async def test_a_join_that_is_never_left_ends_with_its_task(backend: Backend) ->
         for ending in ENDINGS:
             await leave(lambda: tx.join().__aenter__(), ending)
         await asyncio.sleep(0)
-        assert not branch_of(db).joined
+        assert not loop_database_of(db).joined
         assert await tx.fetch_val("select 1") == 1
 
 
@@ -833,7 +833,9 @@ async def test_the_turn_of_a_writer_ends_with_its_transaction(backend: Backend, 
                 await db.execute("commit")
                 return
             if end == "broken":
-                next(iter(db._branches.values())).leases[asyncio.current_task()].link.terminate()
+                next(iter(db._loop_databases.values())).sessions[
+                    asyncio.current_task()
+                ].connection.terminate()
             elif end == "cancelled":
                 asyncio.current_task().cancel()
                 await asyncio.sleep(0)

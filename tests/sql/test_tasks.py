@@ -13,7 +13,7 @@ import pytest
 import cenote
 from cenote import TransactionClosedError, TransactionScopeWarning
 from tests.support.backends import WAIT, Backend, eventually
-from tests.support.held import ENDINGS, branch_of, leave
+from tests.support.held import ENDINGS, leave, loop_database_of
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
@@ -91,8 +91,8 @@ async def test_the_end_of_a_task(backend: Backend, what: str) -> None:
             assert await db.fetch_val(show) == before
             assert db.pool.active_count == 0
             assert db.pool.idle_count == 1
-            assert not branch_of(db).leases
-            assert not branch_of(db).private
+            assert not loop_database_of(db).sessions
+            assert not loop_database_of(db).private
         # Only what is in the middle of its rows has to be replaced.
         if "stream" not in what and backend.name != "sqlite":
             assert db.pool.stats().created == 1
@@ -286,8 +286,8 @@ async def test_nothing_grows_with_the_number_of_tasks(tmp_path: Any) -> None:
             for start in range(first, last, 100):
                 await asyncio.gather(*(work(number) for number in range(start, start + 100)))
             await eventually(lambda: db.pool.active_count == 0)
-            assert not branch_of(db).leases
-            assert not branch_of(db).private
+            assert not loop_database_of(db).sessions
+            assert not loop_database_of(db).private
             gc.collect()
             return len(gc.get_objects())
 

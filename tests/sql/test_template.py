@@ -456,7 +456,7 @@ async def test_passwords_are_never_shown(
         url, options = with_password(backend, None), {"password": given_as(password)}
     shown: list[str] = []
     async with backend.database(url, max_size=1, **options) as db:
-        shown += [repr(db), str(db), repr(db._driver.plan), repr(vars(db))]
+        shown += [repr(db), str(db), repr(db._driver.config), repr(vars(db))]
         events = recorded(db.pool)
         if password == PASSWORD:
             await db.begin()

@@ -63,11 +63,11 @@ class Backend:
         try:
             yield db
         finally:
-            branch = db._branches.get(asyncio.get_running_loop())
+            loop_db = db._loop_databases.get(asyncio.get_running_loop())
             async with asyncio.timeout(WAIT):
                 await db.close()
-        if branch is not None:
-            check_branch(branch)
+        if loop_db is not None:
+            check_branch(loop_db)
 
     @contextlib.asynccontextmanager
     async def table(self, db: Any, columns: str = "id {int} primary key, name {text}") -> Any:
@@ -84,13 +84,13 @@ class Backend:
                 await other.execute(f"drop table if exists {name}")
 
 
-def check_branch(branch: Any) -> None:
+def check_branch(loop_db: Any) -> None:
     """After the end nobody holds anything, nothing is counted twice, nothing is open."""
-    check_ledger(branch.pool)
-    assert not branch.leases
-    assert not branch.private
-    assert not branch.joined
-    assert not branch.links
+    check_ledger(loop_db.pool)
+    assert not loop_db.sessions
+    assert not loop_db.private
+    assert not loop_db.joined
+    assert not loop_db.connections
 
 
 async def eventually(condition: Callable[[], object]) -> None:

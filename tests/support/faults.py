@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 import cenote
-from cenote.sql.branch import JUST_NOW
+from cenote.sql.per_loop import JUST_NOW
 from tests.support.backends import WAIT, Backend
 from tests.support.kit import outcome as outcome
 

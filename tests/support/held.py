@@ -80,8 +80,8 @@ async def sessions_end(backend: Backend, numbers: Iterable[Any]) -> None:
                 await asyncio.sleep(0.005)
 
 
-def branch_of(db: Any) -> Any:
-    return db._branches[asyncio.get_running_loop()]
+def loop_database_of(db: Any) -> Any:
+    return db._loop_databases[asyncio.get_running_loop()]
 
 
 async def _end(task: asyncio.Task[Any], ready: asyncio.Event, ending: str) -> None:

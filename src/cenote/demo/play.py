@@ -306,7 +306,7 @@ class Play:
             os.rename(away, self._data)
 
     def _links(self) -> set[Any]:
-        return self.db._branch().links
+        return self.db._loop_database().connections
 
     async def _attempt(self, operation: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -12,18 +12,18 @@ from urllib.parse import urlencode
 from ..sql.driver import (
     Arguments,
     Collected,
+    ConnectConfig,
     Driver,
+    DriverConnection,
     Isolation,
-    Link,
-    Plan,
     Prepared,
-    Source,
+    RowCursor,
     check_connect_args,
     fresh,
     missing,
     reject_unknown,
 )
-from ..sql.placeholders import POSTGRESQL, Dialect, Style, Template
+from ..sql.parsing.placeholders import POSTGRESQL, Dialect, Style, Template
 from ..sql.url import Secret
 from .postgresql import (
     ADDING,
@@ -157,7 +157,7 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
         self._drop_local_statement_cache()
 
 
-class AsyncpgLink(Link):
+class AsyncpgConnection(DriverConnection):
     __slots__ = ("_alters", "_place", "_wire")
 
     guard_bases: ClassVar[tuple[type, ...]] = (asyncpg.connection._ConnectionProxy,)
@@ -215,7 +215,9 @@ class AsyncpgLink(Link):
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         await self.raw.executemany(text, arguments)  # atomic by itself
 
-    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
+    async def stream(
+        self, text: str, arguments: Arguments, keyword: str, *, alone: bool
+    ) -> RowCursor:
         if not has_cursor(keyword, text):  # run to its end, however much of it is read
             return Collected(await self.fetch_all(text, arguments))
         own = not self.in_transaction
@@ -246,7 +248,7 @@ class AsyncpgLink(Link):
         statement = await raw._get_statement(text, None, named=True)
         return await CursorFactory(raw, text, statement, arguments, None, None, None)
 
-    async def _hold(self, text: str, arguments: Arguments) -> Source:
+    async def _hold(self, text: str, arguments: Arguments) -> RowCursor:
         name = f"cenote_{next(_numbers)}"
         declare = f"DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR {text}"
         await self.raw.execute(declare, *(arguments or ()))
@@ -284,11 +286,11 @@ class AsyncpgLink(Link):
         protocol = raw._protocol
         return protocol is None or raw._aborted or not protocol.is_connected()
 
-    def hung_up(self) -> bool:
-        return not self.raw.is_closed() and self._wire.hung_up()
+    def peer_closed(self) -> bool:
+        return not self.raw.is_closed() and self._wire.peer_closed()
 
-    def stirs(self) -> bool:
-        return not self.raw.is_closed() and self._wire.stirs()
+    def has_unread_bytes(self) -> bool:
+        return not self.raw.is_closed() and self._wire.has_unread_bytes()
 
     async def ping(self) -> None:
         await self.raw.execute("SELECT 1")  # asyncpg cannot read the answer to nothing
@@ -336,16 +338,16 @@ class AsyncpgLink(Link):
 class AsyncpgPrepared(Prepared):
     __slots__ = ("plans", "statement")
 
-    link: AsyncpgLink
+    connection: AsyncpgConnection
 
-    def __init__(self, link: AsyncpgLink, text: str) -> None:
-        super().__init__(link, text)
+    def __init__(self, connection: AsyncpgConnection, text: str) -> None:
+        super().__init__(connection, text)
         self.plans = 0  # of the connection, when it was prepared
         self.statement: Any = None
 
     async def ready(self) -> Any:
         """Prepared, and not before the plans of the connection were forgotten."""
-        raw = self.link.raw
+        raw = self.connection.raw
         plans = getattr(raw, "plans", 0)  # a class of the user's does not count them
         if self.statement is None or self.plans != plans:
             self.plans = plans
@@ -353,13 +355,13 @@ class AsyncpgPrepared(Prepared):
         return self.statement
 
     async def _run(self, method: str, *arguments: Any) -> Any:
-        raw = self.link.raw
+        raw = self.connection.raw
         before, statement = self.statement, await self.ready()
         try:
             return await getattr(statement, method)(*arguments)
         except Exception as error:
             kept = before is statement and keeps(self.text) and isinstance(raw, Connection)
-            if not (kept and raw.refused(error)) or self.link.in_transaction:
+            if not (kept and raw.refused(error)) or self.connection.in_transaction:
                 raise
         return await getattr(await self.ready(), method)(*arguments)
 
@@ -383,11 +385,11 @@ class AsyncpgPrepared(Prepared):
         self.statement = None  # asyncpg keeps it in its cache, or closes it with the next message
 
 
-class AsyncpgSource(Source):
+class AsyncpgSource(RowCursor):
     """A portal, in a transaction of its own unless there is one."""
 
-    def __init__(self, link: AsyncpgLink, cursor: Any, own: bool) -> None:
-        self.link = link
+    def __init__(self, connection: AsyncpgConnection, cursor: Any, own: bool) -> None:
+        self.connection = connection
         self.cursor = cursor
         self.own = own
 
@@ -398,28 +400,28 @@ class AsyncpgSource(Source):
     async def close(self) -> None:
         self.cursor = None
         if self.own:
-            await self.link.raw.execute("COMMIT")
+            await self.connection.raw.execute("COMMIT")
 
 
-class AsyncpgHeld(Source):
+class AsyncpgHeld(RowCursor):
     """A cursor that needs no transaction."""
 
-    def __init__(self, link: AsyncpgLink, name: str) -> None:
-        self.link = link
+    def __init__(self, connection: AsyncpgConnection, name: str) -> None:
+        self.connection = connection
         self.name = name
         self.count = 0
         self.statement: Any = None
 
     async def fetch(self, count: int) -> Sequence[Any]:
         if self.count != count:  # not by way of the cache, from which it would drive out others
-            self.statement = await self.link.raw.prepare(f"FETCH {count} FROM {self.name}")
+            self.statement = await self.connection.raw.prepare(f"FETCH {count} FROM {self.name}")
             self.count = count
         rows: Sequence[Any] = await self.statement.fetch()
         return rows
 
     async def close(self) -> None:
         self.statement = None
-        await self.link.raw.execute(f"CLOSE {self.name}")
+        await self.connection.raw.execute(f"CLOSE {self.name}")
 
 
 class AsyncpgDriver(Driver):
@@ -427,11 +429,11 @@ class AsyncpgDriver(Driver):
     style: ClassVar[Style] = "numeric"
     capabilities: ClassVar[frozenset[str]] = CAPABILITIES
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        target, options = plan.target, dict(plan.target.options)
+    def __init__(self, config: ConnectConfig) -> None:
+        super().__init__(config)
+        target, options = config.target, dict(config.target.options)
         reject_unknown(options, [*IN_DSN, *OTHERS])
-        check_connect_args(plan.connect_args, asyncpg.connect)
+        check_connect_args(config.connect_args, asyncpg.connect)
         self._arguments = server_options(target, options)
         in_dsn = {name: options.pop(name) for name in IN_DSN if name in options}
         if in_dsn:
@@ -455,16 +457,16 @@ class AsyncpgDriver(Driver):
             self._arguments["host"] = hosts if len(hosts) > 1 else hosts[0]
             ports = [port or 5432 for _, port in target.hosts]
             self._arguments["port"] = ports if len(ports) > 1 else ports[0]
-        self._arguments["statement_cache_size"] = plan.statement_cache_size
+        self._arguments["statement_cache_size"] = config.statement_cache_size
         # The least recently used one goes; asyncpg's timers for each would outlive connections.
         self._arguments["max_cached_statement_lifetime"] = 0
         self._arguments["connection_class"] = Connection
 
-    async def connect(self, password: Secret | None) -> Link:
-        arguments = {**fresh(self._arguments), **fresh(dict(self.plan.connect_args))}
+    async def connect(self, password: Secret | None) -> DriverConnection:
+        arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}
         if password is not None:
             arguments["password"] = password.reveal()
-        return AsyncpgLink(await asyncpg.connect(**arguments))
+        return AsyncpgConnection(await asyncpg.connect(**arguments))
 
     def is_disconnect(self, error: BaseException) -> bool:
         if isinstance(error, asyncpg.PostgresError):
@@ -477,7 +479,7 @@ class AsyncpgDriver(Driver):
     def hint(self, error: BaseException) -> str | None:
         if not isinstance(error, TimeoutError) or str(error):
             return None
-        limit = {**self._arguments, **self.plan.connect_args}.get("command_timeout")
+        limit = {**self._arguments, **self.config.connect_args}.get("command_timeout")
         return (
             f"the statement took longer than asyncpg's command_timeout ({limit} s); the server is "
             f"told to stop it, and the connection is replaced"

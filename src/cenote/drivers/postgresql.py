@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ..sql.driver import LONGEST_KEPT, Isolation
-from ..sql.tokens import POSTGRESQL, tokens
+from ..sql.parsing.tokens import POSTGRESQL, tokens
 from ..sql.url import Target
 
 CAPABILITIES = frozenset(

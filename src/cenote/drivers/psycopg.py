@@ -16,18 +16,18 @@ from ..sql.driver import (
     LONGEST_KEPT,
     Arguments,
     Collected,
+    ConnectConfig,
     Driver,
+    DriverConnection,
     Isolation,
-    Link,
-    Plan,
-    Source,
+    RowCursor,
     check_connect_args,
     fresh,
     missing,
     reject_unknown,
 )
 from ..sql.notes import note_row, of_values
-from ..sql.placeholders import POSTGRESQL, Dialect, Style
+from ..sql.parsing.placeholders import POSTGRESQL, Dialect, Style
 from ..sql.rows import row_type
 from ..sql.url import Secret
 from .postgresql import (
@@ -217,7 +217,7 @@ class Series(psycopg.AsyncCursor[Any]):
         self.done += 1
 
 
-class PsycopgLink(Link):
+class PsycopgConnection(DriverConnection):
     __slots__ = ("_context", "_keeper", "_made", "_wire")
 
     keeping: ClassVar[frozenset[str]] = frozenset(
@@ -313,7 +313,7 @@ class PsycopgLink(Link):
         return answer
 
     async def hurry(self, awaitable: Awaitable[R]) -> R:
-        """A cancellation is not kept waiting: the link is destroyed, and the server told then."""
+        """A cancellation is not kept waiting: the connection is destroyed, the server told then."""
         raw = self.raw
         raw.hurried = True
         try:
@@ -363,7 +363,9 @@ class PsycopgLink(Link):
                 raise
         return refused
 
-    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
+    async def stream(
+        self, text: str, arguments: Arguments, keyword: str, *, alone: bool
+    ) -> RowCursor:
         if not has_cursor(keyword, text):
             return Collected(await self.fetch_all(text, arguments))
         outside = not self.in_transaction
@@ -409,11 +411,11 @@ class PsycopgLink(Link):
         # In a COPY the server waits for rows, or sends them.
         return self.raw.pgconn.transaction_status == TransactionStatus.ACTIVE
 
-    def hung_up(self) -> bool:
-        return not self.raw.closed and self._wire.hung_up()
+    def peer_closed(self) -> bool:
+        return not self.raw.closed and self._wire.peer_closed()
 
-    def stirs(self) -> bool:
-        return not self.raw.closed and self._wire.stirs()
+    def has_unread_bytes(self) -> bool:
+        return not self.raw.closed and self._wire.has_unread_bytes()
 
     async def ping(self) -> None:
         await self._command("SELECT 1")
@@ -449,22 +451,22 @@ class PsycopgLink(Link):
         self._keeper.clear()
 
 
-class PsycopgSource(Source):
+class PsycopgSource(RowCursor):
     """A cursor on the server, in a transaction of its own unless there is one."""
 
-    def __init__(self, link: PsycopgLink, cursor: Any, own: bool) -> None:
-        self.link = link
+    def __init__(self, connection: PsycopgConnection, cursor: Any, own: bool) -> None:
+        self.connection = connection
         self.cursor = cursor
         self.own = own
 
     async def fetch(self, count: int) -> Sequence[Any]:
-        rows: Sequence[Any] = await self.link.hurry(self.cursor.fetchmany(count))
+        rows: Sequence[Any] = await self.connection.hurry(self.cursor.fetchmany(count))
         return rows
 
     async def close(self) -> None:
         await self.cursor.close()
         if self.own:
-            await self.link.commit()
+            await self.connection.commit()
 
     def abandon(self) -> None:
         self.cursor._closed = True  # psycopg complains about open ones
@@ -476,12 +478,12 @@ class PsycopgDriver(Driver):
     capabilities: ClassVar[frozenset[str]] = CAPABILITIES
     reserved: ClassVar[tuple[str, ...]] = ("autocommit",)
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        target, options = plan.target, dict(plan.target.options)
+    def __init__(self, config: ConnectConfig) -> None:
+        super().__init__(config)
+        target, options = config.target, dict(config.target.options)
         known = [option.keyword.decode() for option in Conninfo.get_defaults()]
         reject_unknown(options, [name for name in known if name not in ("user", "password")])
-        check_connect_args(plan.connect_args, Connection.connect, *known)
+        check_connect_args(config.connect_args, Connection.connect, *known)
         arguments = server_options(target, options)
         if "database" in arguments:
             arguments["dbname"] = arguments.pop("database")
@@ -492,9 +494,9 @@ class PsycopgDriver(Driver):
             options["port"] = ",".join(str(port or 5432) for _, port in target.hosts)
         self._arguments: dict[str, Any] = {**arguments, **options}
 
-    async def connect(self, password: Secret | None) -> Link:
-        arguments = {**fresh(self._arguments), **fresh(dict(self.plan.connect_args))}
-        size = self.plan.statement_cache_size
+    async def connect(self, password: Secret | None) -> DriverConnection:
+        arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}
+        size = self.config.statement_cache_size
         arguments.setdefault("prepare_threshold", 0 if size else None)
         if password is not None:
             arguments["password"] = password.reveal()
@@ -507,7 +509,7 @@ class PsycopgDriver(Driver):
             clear_frames(error.__traceback__)  # in one of them there is the half-made connection
             raise
         raw.prepared_max = size
-        return PsycopgLink(raw, arguments.get("context"))
+        return PsycopgConnection(raw, arguments.get("context"))
 
     def is_disconnect(self, error: BaseException) -> bool:
         if isinstance(error, psycopg.Error) and error.sqlstate is not None:

@@ -16,25 +16,25 @@ from urllib.parse import quote, urlencode
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from ..sql.analysis import analyse
 from ..sql.driver import (
     Arguments,
     Collected,
+    ConnectConfig,
     Driver,
+    DriverConnection,
     Isolation,
-    Link,
-    Plan,
     Prepared,
-    Source,
+    RowCursor,
     check_connect_args,
     fresh,
     missing,
     reject_unknown,
 )
+from ..sql.fifo_lock import FifoLock
 from ..sql.notes import note_row
-from ..sql.placeholders import SQLITE, Dialect, Style, Template
+from ..sql.parsing.placeholders import SQLITE, Dialect, Style, Template
+from ..sql.parsing.session_rules import analyse
 from ..sql.rows import make_rows
-from ..sql.turn import Turn
 from ..sql.url import Secret
 
 try:
@@ -74,10 +74,10 @@ class Writers:
     again and again, each in its thread, until it is somebody's luck or their time is up."""
 
     def __init__(self) -> None:
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, FifoLock] = WeakKeyDictionary()
 
-    async def queue_up(self, patience: float) -> Turn:
-        turn = self._turns.setdefault(asyncio.get_running_loop(), Turn())
+    async def queue_up(self, patience: float) -> FifoLock:
+        turn = self._turns.setdefault(asyncio.get_running_loop(), FifoLock())
         if not turn.taken:
             turn.taken = True
             return turn
@@ -96,7 +96,7 @@ def locked() -> sqlite3.OperationalError:
     return error
 
 
-class SqliteLink(Link):
+class SqliteConnection(DriverConnection):
     __slots__ = ("_eager", "_patience", "_reads_only", "_stopped", "_turn", "_writers")
 
     keeping: ClassVar[frozenset[str]] = frozenset(
@@ -109,7 +109,7 @@ class SqliteLink(Link):
         self._writers = writers
         self._patience = patience  # seconds
         self._eager = eager  # a stream reads ahead: while it is open, nobody could write
-        self._turn: Turn | None = None  # while it has a transaction that may write
+        self._turn: FifoLock | None = None  # while it has a transaction that may write
         self._stopped = False  # what is still in the queue of its thread is not begun
         self._reads_only = False  # by our own PRAGMA
 
@@ -192,7 +192,9 @@ class SqliteLink(Link):
             yield each
         at[0] = NO_ROW  # what fails now is COMMIT
 
-    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
+    async def stream(
+        self, text: str, arguments: Arguments, keyword: str, *, alone: bool
+    ) -> RowCursor:
         cursor = await self.call(sqlite3.Connection.execute, text, arguments or ())
         source = SqliteSource(self, cursor)
         if self._eager:
@@ -263,9 +265,9 @@ class SqliteLink(Link):
         return Prepared(self, template.text)
 
 
-class SqliteSource(Source):
-    def __init__(self, link: SqliteLink, cursor: sqlite3.Cursor) -> None:
-        self.link = link
+class SqliteSource(RowCursor):
+    def __init__(self, connection: SqliteConnection, cursor: sqlite3.Cursor) -> None:
+        self.connection = connection
         self.cursor = cursor
         self.ahead: Sequence[Any] = ()  # read and not yet asked for
 
@@ -273,10 +275,10 @@ class SqliteSource(Source):
         if self.ahead:
             rows, self.ahead = self.ahead[:count], self.ahead[count:]
             return rows
-        return await self.link.call(_fetch_many, self.cursor, count)
+        return await self.connection.call(_fetch_many, self.cursor, count)
 
     async def close(self) -> None:
-        await self.link.call(_close, self.cursor)
+        await self.connection.call(_close, self.cursor)
 
 
 class SqliteDriver(Driver):
@@ -287,9 +289,9 @@ class SqliteDriver(Driver):
     )
     reserved: ClassVar[tuple[str, ...]] = ("database", "isolation_level", "autocommit", "uri")
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        target, options = plan.target, dict(plan.target.options)
+    def __init__(self, config: ConnectConfig) -> None:
+        super().__init__(config)
+        target, options = config.target, dict(config.target.options)
         if target.hosts or target.user is not None or target.password is not None:
             raise ValueError(
                 "url of SQLite has no host and no user: write sqlite:///file.db for a file in the "
@@ -298,7 +300,7 @@ class SqliteDriver(Driver):
         if not target.database:
             raise ValueError("url of SQLite names no file: sqlite:///file.db or sqlite:///:memory:")
         reject_unknown(options, [*PRAGMAS, *IN_URI, *OTHERS])
-        check_connect_args(plan.connect_args, aiosqlite.connect, *CONNECT)
+        check_connect_args(config.connect_args, aiosqlite.connect, *CONNECT)
         self._anchor: sqlite3.Connection | None = None  # keeps a database in memory alive
         self._writers = Writers()
         self._registered: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
@@ -322,13 +324,13 @@ class SqliteDriver(Driver):
             self._pragmas.setdefault("journal_mode", "wal")
         self._arguments = {
             "timeout": _seconds(options.get("timeout", str(BUSY_TIMEOUT))),
-            "cached_statements": plan.statement_cache_size,
+            "cached_statements": config.statement_cache_size,
         }
 
     def register(self, method: str, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
         self._registered.append((method, arguments, more))
 
-    async def connect(self, password: Secret | None) -> Link:
+    async def connect(self, password: Secret | None) -> DriverConnection:
         if password is not None:
             raise ValueError("password: SQLite has none")
         if self._memory and self._anchor is None:
@@ -338,23 +340,25 @@ class SqliteDriver(Driver):
             "isolation_level": None,  # autocommit
             "check_same_thread": False,  # one at a time they are, in the thread or after its end
             "uri": True,
-            **fresh(dict(self.plan.connect_args)),
+            **fresh(dict(self.config.connect_args)),
         }
         raw = aiosqlite.connect(self._path, **arguments)
         # An unclosed connection must not keep the program alive.
         raw._thread = threading.Thread(target=work, args=(raw._tx,), daemon=True)
         raw._connector = opening = Opening(raw._connector)
         try:
-            link = SqliteLink(await raw, self._writers, arguments["timeout"], eager=self._memory)
+            connection = SqliteConnection(
+                await raw, self._writers, arguments["timeout"], eager=self._memory
+            )
         except BaseException:
             opening.forsake()
             raise
         try:
-            await link.call(self._set_up)
+            await connection.call(self._set_up)
         except BaseException:
-            link.terminate()
+            connection.terminate()
             raise
-        return link
+        return connection
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         for name, value in self._pragmas.items():

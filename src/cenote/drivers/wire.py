@@ -23,11 +23,11 @@ class Wire:
             poll.register(descriptor, END | DATA)
             self._poll = poll.poll
 
-    def stirs(self) -> bool:
+    def has_unread_bytes(self) -> bool:
         """Whether something is there to read, if only the end."""
         return self._poll is not None and bool(self._poll(0))
 
-    def hung_up(self) -> bool:
+    def peer_closed(self) -> bool:
         """Whether the other side has closed it."""
         return self._poll is not None and any(event & ~DATA for _, event in self._poll(0))
 

@@ -45,7 +45,7 @@ def lifespan(
 async def _close(target: Target, drain: float | None) -> None:
     try:
         if drain is not None and not target.closed:
-            pool = target if isinstance(target, Pool) else target._branch().pool
+            pool = target if isinstance(target, Pool) else target._loop_database().pool
             await pool.close(drain=drain)
     finally:
         await target.close()
@@ -118,8 +118,8 @@ class Readiness:
 def _pool_of(target: Target) -> Pool[Any] | None:
     if isinstance(target, Pool):
         return target
-    branch = target._branches.get(asyncio.get_running_loop())
-    return None if branch is None else branch.pool
+    loop_db = target._loop_databases.get(asyncio.get_running_loop())
+    return None if loop_db is None else loop_db.pool
 
 
 def _lets_pass(pool: Pool[Any]) -> bool:

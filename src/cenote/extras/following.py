@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from .. import observe
 from ..pool import Pool
-from ..sql.branch import Branch
 from ..sql.database import Database
+from ..sql.per_loop import LoopDatabase
 
 W = TypeVar("W")
 Target = Pool[Any] | Database
@@ -78,4 +78,4 @@ class Following(Generic[W]):
 def database_of(pool: Pool[Any]) -> Database | None:
     """The database whose connections are in the pool."""
     maker = getattr(pool._settings.factory, "__self__", None)
-    return maker.database if isinstance(maker, Branch) else None
+    return maker.database if isinstance(maker, LoopDatabase) else None

@@ -326,7 +326,7 @@ class Waiters:
 
 def describe(database: Database) -> Attributes:
     """Whom a database talks to; no user, and no password."""
-    target = database._driver.plan.target
+    target = database._driver.config.target
     scheme = target.scheme.partition("+")[0]
     system = SYSTEMS.get(scheme, scheme)
     found: Attributes = {"db.system.name": system if system in KNOWN_SYSTEMS else "other_sql"}

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from ..sql.tokens import Dialect, tokens
+from ..sql.parsing.tokens import Dialect, tokens
 
 LONGEST: Final = 255  # characters, as the conventions ask for
 LOOKED_AT: Final = 1000  # tokens

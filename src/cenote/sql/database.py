@@ -16,12 +16,12 @@ from ..hooks import is_awaitable
 from ..log import log
 from ..pool import Pool, registry
 from . import driver as drivers
-from .binding import Lease
-from .branch import Branch, statement
-from .driver import Link, Plan
+from .driver import ConnectConfig, DriverConnection
 from .guard import ConnectionBlock
 from .notes import bind_rows, note_rows
-from .query import Queries, Query
+from .parsing.statements import ParsedStatement, StatementCache
+from .per_loop import LoopDatabase, statement
+from .session import Session
 from .statement import Statement, Stream, prepare
 from .transaction import Transaction
 from .url import Secret, is_text, parse
@@ -75,18 +75,18 @@ class Database:
         self._label = self._pool_options["name"]
         self._named = bool(pool_options.get("name"))  # by the user; else the label is the address
         self._driver = drivers.load(
-            Plan(
+            ConnectConfig(
                 target,
                 drivers.fresh(_check_connect_args(connect_args)),
                 options.whole("statement_cache_size", statement_cache_size, least=0),
             )
         )
         for name in getattr(self._driver, "reserved", ()):
-            if name in self._driver.plan.connect_args:
+            if name in self._driver.config.connect_args:
                 raise ValueError(f"connect_args cannot have {name!r}: cenote needs it for itself")
         self._driver.ask_password = self._get_password
-        self._forget_queries()
-        self._branches: dict[asyncio.AbstractEventLoop, Branch] = {}
+        self._forget_statements()
+        self._loop_databases: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
         self._observers: tuple[Observer, ...] = ()
         self._connected = False  # a first connection was made
         self._closed = False
@@ -104,18 +104,22 @@ class Database:
 
     async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
         """Run a statement once for each element of `parameters`: all of it or nothing."""
-        query, text, rows = self._many(sql, parameters)
-        branch = self._branch()
+        parsed, text, rows = self._many(sql, parameters)
+        loop_db = self._loop_database()
         if rows:
-            work = self._execute_many(branch, query, text, rows)
-            await branch.watched(query.keyword, query.text, work)
-        elif (lease := branch.lease()) is not None:
-            lease.check()  # nothing to do is no reason not to say that the transaction is lost
+            work = self._execute_many(loop_db, parsed, text, rows)
+            await loop_db.watched(parsed.keyword, parsed.text, work)
+        elif (session := loop_db.session()) is not None:
+            session.check()  # nothing to do is no reason not to say that the transaction is lost
 
-    async def _execute_many(self, branch: Branch, query: Query, text: str, rows: list[Any]) -> None:
-        lease = await branch.bound_lease()
+    async def _execute_many(
+        self, loop_db: LoopDatabase, parsed: ParsedStatement, text: str, rows: list[Any]
+    ) -> None:
+        session = await loop_db.bound_session()
         try:
-            await lease.run_alone(lambda link: link.execute_many(text, rows), query)
+            await session.run_unobserved(
+                lambda connection: connection.execute_many(text, rows), parsed
+            )
         except Exception as error:
             note_rows(error, len(rows))
             raise
@@ -137,26 +141,26 @@ class Database:
 
     def iterate(self, sql: str, parameters: Any = None) -> Stream:
         """An async iterator over the rows, which are read piece by piece; it has `aclose()`."""
-        query = self._query(sql)
-        text, arguments = query.bind(parameters)
-        return Stream(self, query, text, arguments)
+        parsed = self._parse(sql)
+        text, arguments = parsed.bind(parameters)
+        return Stream(self, parsed, text, arguments)
 
     async def prepare(self, sql: str) -> Statement:
         """A statement that stays prepared on the task's connection until it is closed."""
-        query = self._query(sql)
-        return await prepare(await self._branch().bound_lease(), query)
+        parsed = self._parse(sql)
+        return await prepare(await self._loop_database().bound_session(), parsed)
 
-    def _many(self, sql: str, parameters: Iterable[Any]) -> tuple[Query, str, list[Any]]:
-        query = self._query(sql)
+    def _many(self, sql: str, parameters: Iterable[Any]) -> tuple[ParsedStatement, str, list[Any]]:
+        parsed = self._parse(sql)
         if isinstance(parameters, str | bytes | Mapping):
             raise TypeError(
                 f"parameters of execute_many() must be an iterable of parameters, one for each "
                 f"run, not {type(parameters).__name__}"
             )
-        bound = bind_rows(query.bind, parameters)
+        bound = bind_rows(parsed.bind, parameters)
         if len({text for text, _ in bound}) > 1:
             raise TypeError("parameters of execute_many() must be all sequences or all mappings")
-        return query, bound[0][0] if bound else sql, [arguments or () for _, arguments in bound]
+        return parsed, bound[0][0] if bound else sql, [arguments or () for _, arguments in bound]
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -166,69 +170,69 @@ class Database:
 
     async def begin(self, *, isolation: str | None = None, read_only: bool = False) -> None:
         """Begin a transaction that ends with commit() or rollback(), or with the task."""
-        branch = self._branch()
-        lease = branch.lease()
-        if lease is not None and lease.lost is None and self.in_transaction:
+        loop_db = self._loop_database()
+        session = loop_db.session()
+        if session is not None and session.lost is None and self.in_transaction:
             raise PoolError(
                 "a transaction is open already: commit() or rollback() it first, "
                 "or use `async with db.transaction()` for a savepoint"
             )
-        branch.refused.discard(branch.current_task())
+        loop_db.refused.discard(loop_db.current_task())
         await Transaction(self, isolation, read_only).start()
 
     async def commit(self) -> None:
         """Of the transaction that `begin()` began."""
-        lease = self._lease_in_transaction("commit")
-        if lease.lost is not None:
-            raise lease.lost.error()  # and so on, until rollback() or the end of the block
-        transaction = lease.transactions[-1] if lease.transactions else None
+        session = self._session_in_transaction("commit")
+        if session.lost is not None:
+            raise session.lost.error()  # and so on, until rollback() or the end of the block
+        transaction = session.transactions[-1] if session.transactions else None
         if transaction is not None and transaction._block:
             raise PoolError("inside a transaction() block: leave the block to commit")
         try:
             if transaction is not None:
                 await transaction.commit()
             else:
-                lease.check_alive()
-                query = self._query("COMMIT")
-                if not await self._commit_raw(lease, query):
+                session.check_alive()
+                parsed = self._parse("COMMIT")
+                if not await self._commit_raw(session, parsed):
                     raise errors.transaction_lost(
                         "rolled_back", "a statement in it had failed, so the server rolled back"
                     )
         except Exception:
-            lease.branch.refused.add(lease.task)
+            session.loop_db.refused.add(session.task)
             raise
 
-    async def _commit_raw(self, lease: Lease, query: Query) -> bool:
+    async def _commit_raw(self, session: Session, parsed: ParsedStatement) -> bool:
         try:
-            return await lease.run(lambda link: link.commit(), query)
+            return await session.run(lambda connection: connection.commit(), parsed)
         except Exception as error:
-            lost = lease.lost
+            lost = session.lost
             if lost is None or lost.cause is not error:
                 raise
-            lease.lost = None  # it is over: the task goes on with another connection
-            lease.settle()
+            session.lost = None  # it is over: the task goes on with another connection
+            session.settle()
             raise lost.error() from error
 
     async def rollback(self) -> None:
         """Of everything, also inside of nested blocks; the task goes on outside a transaction.
         After a commit() that raised there is nothing to do, and that is no error. After a
         `SessionLostError` the task goes on with a new session, as after `release()`."""
-        refused, task = self._branch().refused, self._branch().current_task()
-        held = self._branch().lease()
-        if held is not None and held.session is not None and held.lost is None:
-            held.session = None  # of a session that was lost: its task knows now
+        refused, task = self._loop_database().refused, self._loop_database().current_task()
+        held = self._loop_database().session()
+        if held is not None and held.lost_session is not None and held.lost is None:
+            held.lost_session = None  # of a session that was lost: its task knows now
             held.settle()
             return
         try:
-            lease = self._lease_in_transaction("roll back")
+            session = self._session_in_transaction("roll back")
         except PoolError:
             if task not in refused:
                 raise
             refused.discard(task)
             return
-        if lease.transactions:
-            outermost, *inner = lease.transactions
-            del lease.transactions[1:]
+        if session.transactions:
+            outermost, *inner = session.transactions
+            del session.transactions[1:]
             for each in inner:
                 each.rolled_back_by(task)
             try:
@@ -236,23 +240,25 @@ class Database:
             finally:
                 outermost.rolled_back_by(task)
             return
-        lost, lease.lost = lease.lost, None
-        if lease.link is not None and lease.link.is_dead:  # its server has rolled it back
-            lease.drop(ConnectionError("the connection was lost before ROLLBACK"))
-        if lease.link is None:
-            lease.settle()
-        elif lost is None or lease.link.in_transaction:
-            lease.rolls_back()
-            await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK")
+        lost, session.lost = session.lost, None
+        if (
+            session.connection is not None and session.connection.is_dead
+        ):  # its server has rolled it back
+            session.drop(ConnectionError("the connection was lost before ROLLBACK"))
+        if session.connection is None:
+            session.settle()
+        elif lost is None or session.connection.in_transaction:
+            session.rolls_back()
+            await session.run(lambda connection: connection.rollback(), None, verb="ROLLBACK")
 
-    def _lease_in_transaction(self, verb: str) -> Lease:
-        lease = self._branch().lease()
-        if lease is not None and (
-            lease.transactions
-            or lease.lost is not None
-            or (lease.link is not None and lease.look(lease.link))
+    def _session_in_transaction(self, verb: str) -> Session:
+        session = self._loop_database().session()
+        if session is not None and (
+            session.transactions
+            or session.lost is not None
+            or (session.connection is not None and session.look(session.connection))
         ):
-            return lease
+            return session
         raise PoolError(f"no transaction is open in this task: there is nothing to {verb}")
 
     # -- the connection --------------------------------------------------------------------------
@@ -266,52 +272,52 @@ class Database:
     async def release(self) -> None:
         """Reset and return the task's connection early. After a `SessionLostError` the task goes on
         with a new session."""
-        lease = self._branch().lease()
-        if lease is None:
+        session = self._loop_database().session()
+        if session is None:
             return
-        if self.in_transaction or lease.transactions or lease.lost is not None:
+        if self.in_transaction or session.transactions or session.lost is not None:
             raise PoolError("release() inside a transaction: commit or roll back first")
-        if lease.blocks:
+        if session.blocks:
             raise PoolError("release() inside a connection() block: leave the block first")
-        lease.session = None  # if it was lost, its task knows now
-        if lease.turn.taken:
-            await lease.turn.wait()
-            lease.turn.give()
-        if lease.link is not None:
-            lease.cut_pins(lease.link)
-        operation = lease.give_back()
+        session.lost_session = None  # if it was lost, its task knows now
+        if session.turn.taken:
+            await session.turn.wait()
+            session.turn.give()
+        if session.connection is not None:
+            session.cut_pins(session.connection)
+        operation = session.give_back()
         if operation is not None:
             await operation.wait()
 
     @property
     def in_transaction(self) -> bool:
         """Whether the task is in a transaction; takes no connection and asks no server."""
-        lease = self._peek_lease()
-        return lease is not None and lease.in_transaction
+        session = self._peek_session()
+        return session is not None and session.in_transaction
 
     @property
     def bound_connection(self) -> Any:
         """The driver's own connection that the task holds, or None; takes none."""
-        link = self._peek()
-        return None if link is None else link.raw
+        connection = self._peek()
+        return None if connection is None else connection.raw
 
     @property
     def pin_reason(self) -> str | None:
         """Why the task's connection is pinned, or None."""
-        lease = self._peek_lease()
-        return None if lease is None else lease.pin_reason()
+        session = self._peek_session()
+        return None if session is None else session.pin_reason()
 
-    def _peek(self) -> Link | None:
-        lease = self._peek_lease()
-        return None if lease is None else lease.link
+    def _peek(self) -> DriverConnection | None:
+        session = self._peek_session()
+        return None if session is None else session.connection
 
-    def _peek_lease(self) -> Lease | None:
+    def _peek_session(self) -> Session | None:
         loop = asyncio._get_running_loop()
-        branch = None if loop is None else self._branches.get(loop)
-        return None if branch is None else branch.peek()
+        loop_db = None if loop is None else self._loop_databases.get(loop)
+        return None if loop_db is None else loop_db.peek()
 
     @property
-    def pool(self) -> Pool[Link] | None:
+    def pool(self) -> Pool[DriverConnection] | None:
         """The pool of the running loop; None if `pooled=False`."""
         if not self._pooled:
             return None
@@ -321,8 +327,8 @@ class Database:
                 f"database {self._label}: db.pool is the pool of the running event loop, and none "
                 f"is running here. Read it in a coroutine, such as the one given to asyncio.run()."
             )
-        branch = self._branches.get(loop)
-        return (self._branch() if branch is None else branch).pool
+        loop_db = self._loop_databases.get(loop)
+        return (self._loop_database() if loop_db is None else loop_db).pool
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -353,36 +359,38 @@ class Database:
 
         Raises what connecting raised; then nothing is left behind, and it may be opened again.
         """
-        await self._branch().pool._open_with(1)
+        await self._loop_database().pool._open_with(1)
 
     async def close(self) -> None:
         """Close the pools of all event loops, for good."""
         self._closed = True
         here = asyncio.get_running_loop()
         elsewhere = []
-        for loop, branch in [*self._branches.items()]:
+        for loop, loop_db in [*self._loop_databases.items()]:
             if loop is here:
                 continue
-            del self._branches[loop]
-            elsewhere.append(self._close_elsewhere(loop, branch))
-        branch_here = self._branches.get(here)
+            del self._loop_databases[loop]
+            elsewhere.append(self._close_elsewhere(loop, loop_db))
+        loop_db_here = self._loop_databases.get(here)
         try:
-            if branch_here is not None:
-                await branch_here.close()
+            if loop_db_here is not None:
+                await loop_db_here.close()
         finally:
             for outcome in await asyncio.gather(*elsewhere, return_exceptions=True):
                 if isinstance(outcome, BaseException):
                     log(WARNING, "%s: closing in another loop failed: %r", self._label, outcome)
             self._driver.close()
-            self._queries.forget()  # a timer or a traceback may keep this object for a while
+            self._statement_cache.forget()  # something may keep this object for a while
 
-    async def _close_elsewhere(self, loop: asyncio.AbstractEventLoop, branch: Branch) -> None:
+    async def _close_elsewhere(
+        self, loop: asyncio.AbstractEventLoop, loop_db: LoopDatabase
+    ) -> None:
         """In its own loop; if that has ended, or ends before it comes to it, from here."""
         done: Future[None] = Future()
         closing: list[asyncio.Task[None]] = []
 
         def begin() -> None:
-            closing.append(loop.create_task(branch.close()))
+            closing.append(loop.create_task(loop_db.close()))
             closing[0].add_done_callback(lambda _: done.set_result(None))
 
         stopped = 0  # at how many looks: between the steps of its end it does not run, either
@@ -394,7 +402,7 @@ class Database:
         except RuntimeError:
             pass  # it is closed
         if not done.done():
-            branch.forsake()
+            loop_db.forsake()
             for task in closing:
                 if loop.is_closed():
                     _forget(task)
@@ -418,34 +426,40 @@ class Database:
 
     def after_fork(self) -> object:
         """In the child: the connections stay the parent's, and are left alone."""
-        branches, self._branches = self._branches, {}
-        self._forget_queries()  # another thread may have been in the middle of them
-        return branches, [each.disown() for each in branches.values()], self._driver.after_fork()
+        loop_databases, self._loop_databases = self._loop_databases, {}
+        self._forget_statements()  # another thread may have been in the middle of them
+        return (
+            loop_databases,
+            [each.disown() for each in loop_databases.values()],
+            self._driver.after_fork(),
+        )
 
-    def _forget_queries(self) -> None:
-        self._queries = Queries(self._driver)
-        self._query: Callable[[str], Query] = self._queries.__getitem__  # analyses what is new
+    def _forget_statements(self) -> None:
+        self._statement_cache = StatementCache(self._driver)
+        self._parse: Callable[[str], ParsedStatement] = (
+            self._statement_cache.__getitem__
+        )  # analyses what is new
 
-    def _branch(self) -> Branch:
+    def _loop_database(self) -> LoopDatabase:
         if self._closed:
             raise errors.database_closed(self._label)
         loop = asyncio._get_running_loop()
-        branch = self._branches.get(loop)  # type: ignore[arg-type]
-        return self._new_branch() if branch is None else branch
+        loop_db = self._loop_databases.get(loop)  # type: ignore[arg-type]
+        return self._new_loop_database() if loop_db is None else loop_db
 
-    def _new_branch(self) -> Branch:
+    def _new_loop_database(self) -> LoopDatabase:
         loop = asyncio.get_running_loop()
-        for other, branch in [*self._branches.items()]:
+        for other, loop_db in [*self._loop_databases.items()]:
             if other.is_closed():
-                self._branches.pop(other, None)
-                branch.forsake()
-        branch = self._branches[loop] = Branch(self, loop)
-        return branch
+                self._loop_databases.pop(other, None)
+                loop_db.forsake()
+        loop_db = self._loop_databases[loop] = LoopDatabase(self, loop)
+        return loop_db
 
-    def _leave(self, branch: Branch) -> None:
+    def _leave(self, loop_db: LoopDatabase) -> None:
         """Its loop goes down."""
-        if self._branches.get(branch.loop) is branch:
-            del self._branches[branch.loop]
+        if self._loop_databases.get(loop_db.loop) is loop_db:
+            del self._loop_databases[loop_db.loop]
 
     async def _get_password(self) -> Secret | None:
         password = self._password

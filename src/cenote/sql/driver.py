@@ -1,4 +1,4 @@
-"""What a database driver is to cenote: a `Driver` makes `Link`s, and a `Link` is one connection.
+"""What a database driver is to cenote: a `Driver` makes connections, each a `DriverConnection`.
 
 The database layer asks no driver's name. What only some can do is found by asking `capabilities`.
 """
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from ..log import log
 from ..options import nearest
-from .placeholders import Dialect, Style, Template
+from .parsing.placeholders import Dialect, Style, Template
 from .url import Secret, Target
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ GROUP = "cenote.drivers"  # entry points of other packages: scheme = "package.mo
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConnectConfig:
     """How every connection of a database is made."""
 
     target: Target
@@ -53,7 +53,7 @@ class Plan:
     statement_cache_size: int
 
 
-class Source(ABC):
+class RowCursor(ABC):
     """An open result, read piece by piece."""
 
     @abstractmethod
@@ -62,13 +62,13 @@ class Source(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of it, read to its end or not; the link is usable afterwards."""
+        """Let go of it, read to its end or not; the connection is usable afterwards."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Its link is destroyed: nothing to close any more."""
+        """Its connection is destroyed: nothing to close any more."""
 
 
-class Collected(Source):
+class Collected(RowCursor):
     """Rows that are all there already."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
@@ -83,7 +83,7 @@ class Collected(Source):
         self.rows = ()
 
 
-class Link(ABC):
+class DriverConnection(ABC):
     """One connection. The drivers fill in the methods, the database layer keeps the notes.
 
     Statements are run once. Only a driver knows what it has kept prepared on a connection, so that
@@ -91,10 +91,23 @@ class Link(ABC):
     anything, and outside a transaction.
     """
 
-    __slots__ = ("broken", "busy", "epoch", "lasting", "leftovers", "quiet_since", "raw",
-                 "replans", "restarted", "status", "stuck", "touched", "underway")  # fmt: skip
+    __slots__ = (
+        "broken",
+        "busy",
+        "last_heard",
+        "lasting",
+        "leftovers",
+        "raw",
+        "replans",
+        "restarted",
+        "status",
+        "stuck",
+        "suspicion_epoch",
+        "touched",
+        "underway",
+    )  # fmt: skip
 
-    interleaves: ClassVar[bool] = True  # other statements run while a Source is open
+    interleaves: ClassVar[bool] = True  # other statements run while a RowCursor is open
     keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result refers to it
     guard_bases: ClassVar[tuple[type, ...]] = ()  # that the driver's own isinstance() asks for
 
@@ -107,8 +120,8 @@ class Link(ABC):
         self.broken = False  # not to be handed out again
         self.stuck = False  # its driver is in the middle of something: broken, though not lost
         self.busy = False  # broken off in the middle of a statement
-        self.epoch = 0  # of the branch when it was last known to be alive
-        self.quiet_since = 0.0  # loop time of the last sign of life
+        self.suspicion_epoch = 0  # of the loop_db when it was last known to be alive
+        self.last_heard = 0.0  # loop time of the last sign of life
         self.underway = False  # of a series of statements at least one was sent
         self.leftovers: list[Any] = []  # statements and streams that nobody closed
         self.status: str | None = None  # what the server answered to the last execute(), if it says
@@ -139,9 +152,11 @@ class Link(ABC):
         """All or nothing."""
 
     @abstractmethod
-    async def stream(self, text: str, arguments: Arguments, keyword: str, *, alone: bool) -> Source:
-        """`alone`: nothing else is done on the link. If not, and outside a transaction, the other
-        statements stay outside of one too, and the session stays as it is."""
+    async def stream(
+        self, text: str, arguments: Arguments, keyword: str, *, alone: bool
+    ) -> RowCursor:
+        """`alone`: nothing else is done on the connection. If not, and outside a transaction, the
+        other statements stay outside of one too, and the session stays as it is."""
 
     @abstractmethod
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
@@ -167,11 +182,11 @@ class Link(ABC):
         """Whether the driver knows that it is over; no round trip."""
         return False
 
-    def hung_up(self) -> bool:
+    def peer_closed(self) -> bool:
         """Whether the news of its death has reached this machine, though not yet the driver."""
         return False
 
-    def stirs(self) -> bool:
+    def has_unread_bytes(self) -> bool:
         """Whether something came that nobody has asked for: the news of its death, most likely."""
         return False
 
@@ -181,7 +196,7 @@ class Link(ABC):
 
     @property
     def is_dead(self) -> bool:
-        return self.looks_dead() or self.hung_up()
+        return self.looks_dead() or self.peer_closed()
 
     @abstractmethod
     async def ping(self) -> None:
@@ -248,49 +263,49 @@ class Link(ABC):
 
 
 class Prepared:
-    """A statement that was prepared on one link; here it is only its text."""
+    """A statement that was prepared on one connection; here it is only its text."""
 
-    __slots__ = ("link", "text")
+    __slots__ = ("connection", "text")
 
-    def __init__(self, link: Link, text: str) -> None:
-        self.link = link
+    def __init__(self, connection: DriverConnection, text: str) -> None:
+        self.connection = connection
         self.text = text
 
     def execute(self, arguments: Arguments) -> Any:
-        return self.link.execute(self.text, arguments)
+        return self.connection.execute(self.text, arguments)
 
     def fetch_all(self, arguments: Arguments) -> Any:
-        return self.link.fetch_all(self.text, arguments)
+        return self.connection.fetch_all(self.text, arguments)
 
     def fetch_one(self, arguments: Arguments) -> Any:
-        return self.link.fetch_one(self.text, arguments)
+        return self.connection.fetch_one(self.text, arguments)
 
     def fetch_val(self, arguments: Arguments) -> Any:
-        return self.link.fetch_val(self.text, arguments)
+        return self.connection.fetch_val(self.text, arguments)
 
     async def execute_many(self, arguments: Sequence[Any]) -> None:
-        await self.link.execute_many(self.text, arguments)
+        await self.connection.execute_many(self.text, arguments)
 
     async def close(self) -> None:
         """Nothing is left on the server."""
 
     def abandon(self) -> None:
-        """Its link is destroyed: nothing to close any more."""
+        """Its connection is destroyed: nothing to close any more."""
 
 
 class Driver(ABC):
-    """Makes the links of one database, and knows what its errors mean."""
+    """Makes the connections of one database, and knows what its errors mean."""
 
     dialect: ClassVar[Dialect]
     style: ClassVar[Style]
     capabilities: ClassVar[frozenset[str]]
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, config: ConnectConfig) -> None:
+        self.config = config
         self.ask_password: Callable[[], Awaitable[Secret | None]] | None = None  # for one more
 
     @abstractmethod
-    async def connect(self, password: Secret | None) -> Link:
+    async def connect(self, password: Secret | None) -> DriverConnection:
         """A new connection, with copies of the connect arguments."""
 
     def is_disconnect(self, error: BaseException) -> bool:
@@ -321,16 +336,16 @@ class Driver(ABC):
         return None
 
 
-def load(plan: Plan) -> Driver:
+def load(config: ConnectConfig) -> Driver:
     """The driver for a URL, made for it."""
-    scheme = plan.target.scheme
+    scheme = config.target.scheme
     module = BUILT_IN.get(scheme)
     if module is not None:
-        make: Callable[[Plan], Driver] = import_module(module).driver
-        return make(plan)
+        make: Callable[[ConnectConfig], Driver] = import_module(module).driver
+        return make(config)
     for point in entry_points(group=GROUP, name=scheme):
         make = point.load()
-        return make(plan)
+        return make(config)
     known = ", ".join(sorted(BUILT_IN))
     raise ValueError(f"url has the unknown scheme {scheme!r}; known are {known}")
 

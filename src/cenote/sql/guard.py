@@ -15,8 +15,8 @@ from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import errors
-from .binding import Lease
-from .driver import Link
+from .driver import DriverConnection
+from .session import Session
 
 if TYPE_CHECKING:
     from .database import Database
@@ -36,33 +36,33 @@ OWN = frozenset(
 class ConnectionBlock:
     """A block that holds the driver's own connection; it counts as touched."""
 
-    __slots__ = ("_database", "_guard", "_joined", "_lease")
+    __slots__ = ("_database", "_guard", "_joined", "_session")
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._guard: Guard | None = None
         self._joined: Transaction | None = None
-        self._lease: Lease | None = None
+        self._session: Session | None = None
 
     async def __aenter__(self) -> Any:
-        if self._lease is not None:
+        if self._session is not None:
             raise RuntimeError("this connection() was used before; call db.connection() for each")
-        branch = self._database._branch()
-        lease = await branch.bound_lease()
+        loop_db = self._database._loop_database()
+        session = await loop_db.bound_session()
         try:
-            link = lease.check()
-            if link.looks_dead() and lease.pin_reason() is None:
-                lease.drop(ConnectionError("the connection was lost while it was idle"))
-                link = await lease.renew()
+            connection = session.check()
+            if connection.looks_dead() and session.pin_reason() is None:
+                session.drop(ConnectionError("the connection was lost while it was idle"))
+                connection = await session.renew()
         except BaseException:
-            lease.settle()
+            session.settle()
             raise
-        self._lease = lease
-        self._joined = branch.joined.get(branch.current_task())
-        lease.blocks.append(self._joined)
-        link.touch(link.touched or "connection()")
-        self._guard = stand_in(link, lease, self._joined)
-        lease.settle()
+        self._session = session
+        self._joined = loop_db.joined.get(loop_db.current_task())
+        session.blocks.append(self._joined)
+        connection.touch(connection.touched or "connection()")
+        self._guard = stand_in(connection, session, self._joined)
+        session.settle()
         return self._guard
 
     async def __aexit__(
@@ -71,10 +71,10 @@ class ConnectionBlock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease = self._lease
-        assert lease is not None
+        session = self._session
+        assert session is not None
         dismiss(self._guard)
-        await lease.leave_block(error, self._joined)
+        await session.leave_block(error, self._joined)
 
 
 class Guard:
@@ -85,14 +85,21 @@ class Guard:
     task that joined a transaction, `TransactionClosedError` after the end of that.
     """
 
-    __slots__ = ("__weakref__", "_cenote_hash", "_cenote_joined", "_cenote_kind", "_cenote_label",
-                 "_cenote_lease", "_cenote_raw")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "_cenote_hash",
+        "_cenote_joined",
+        "_cenote_kind",
+        "_cenote_label",
+        "_cenote_raw",
+        "_cenote_session",
+    )  # fmt: skip
 
     _cenote_hash: int
     _cenote_joined: Transaction | None  # by the task of the block
     _cenote_kind: type  # of the connection
     _cenote_label: str  # of the database
-    _cenote_lease: Lease | None  # None: the block is over
+    _cenote_session: Session | None  # None: the block is over
     _cenote_raw: Any  # None: the same
 
     @property
@@ -142,31 +149,33 @@ class Guard:
         raise TypeError("a connection cannot be copied or pickled")
 
 
-def stand_in(link: Link, lease: Lease, joined: Transaction | None = None) -> Guard:
-    """A new guard of the link's connection."""
-    raw = link.raw
+def stand_in(
+    connection: DriverConnection, session: Session, joined: Transaction | None = None
+) -> Guard:
+    """A new guard of the connection's connection."""
+    raw = connection.raw
     kind: type = type(raw)
-    guard = _guards_of(kind, type(link))()
+    guard = _guards_of(kind, type(connection))()
     put = object.__setattr__
     put(guard, "_cenote_raw", raw)
     put(guard, "_cenote_kind", kind)
     put(guard, "_cenote_hash", hash(raw))
     put(guard, "_cenote_joined", joined)
-    put(guard, "_cenote_lease", lease)
-    put(guard, "_cenote_label", lease.branch.label)
+    put(guard, "_cenote_session", session)
+    put(guard, "_cenote_label", session.loop_db.label)
     return guard
 
 
 def dismiss(guard: Any) -> None:
     """Its block is over: whoever still has it reaches nothing by it."""
     object.__setattr__(guard, "_cenote_joined", None)
-    object.__setattr__(guard, "_cenote_lease", None)
+    object.__setattr__(guard, "_cenote_session", None)
     object.__setattr__(guard, "_cenote_raw", None)
 
 
 def _checked(guard: Guard, name: str) -> Any:
-    lease = guard._cenote_lease
-    if lease is None or lease.ended or lease.task.done():
+    session = guard._cenote_session
+    if session is None or session.ended or session.task.done():
         raise errors.connection_over(guard._cenote_label, name)
     joined = guard._cenote_joined
     if joined is not None and not joined.is_open:
@@ -175,7 +184,7 @@ def _checked(guard: Guard, name: str) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _guards_of(kind: type, link: type[Link]) -> type[Guard]:
+def _guards_of(kind: type, connection: type[DriverConnection]) -> type[Guard]:
     """The class of the guards for connections of this class."""
     members: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
     for base in reversed(kind.__mro__[:-1]):
@@ -183,10 +192,10 @@ def _guards_of(kind: type, link: type[Link]) -> type[Guard]:
             if name in OWN:
                 continue
             if callable(value) and hasattr(type(value), "__get__") and not isinstance(value, type):
-                members[name] = _method(name, value, name in link.keeping)
+                members[name] = _method(name, value, name in connection.keeping)
             else:
                 members.pop(name, None)
-    return type(kind.__name__, (Guard, *link.guard_bases), members)
+    return type(kind.__name__, (Guard, *connection.guard_bases), members)
 
 
 def _method(name: str, original: Callable[..., Any], keeping: bool) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ..errors import PoolError
-from .placeholders import Dialect, Style, describe_placeholders
+from .parsing.placeholders import Dialect, Style, describe_placeholders
 from .url import Target
 
 R = TypeVar("R")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Pin:
-    """An open statement or stream. The lease holds this one, and not the statement itself, which
+    """An open statement or stream. The session holds this one, and not the statement itself, which
     may be collected: then its finalizer drops the pin."""
 
     __slots__ = ("collected", "exclusive", "over", "reason", "rows", "source", "transaction")
@@ -25,7 +25,7 @@ class Pin:
     ) -> None:
         self.collected = False  # the statement or stream was, in any thread
         self.reason = reason
-        self.source = source  # what has to be closed on the link
+        self.source = source  # what has to be closed on the connection
         self.exclusive = exclusive  # a stream beside which nothing else can run
         self.rows = [] if rows is None else rows  # of a stream, read and not yet given
         self.transaction = transaction  # with which it ends; streams end with any

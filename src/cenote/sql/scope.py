@@ -13,8 +13,8 @@ from weakref import WeakSet, ref
 from ..observe import task_name
 
 if TYPE_CHECKING:
-    from .binding import Lease
-    from .branch import Branch
+    from .per_loop import LoopDatabase
+    from .session import Session
     from .transaction import Transaction
 
     AnyTransaction: TypeAlias = "Transaction | RawTransaction"
@@ -28,21 +28,21 @@ WAIT_FOR_STARTS_A_TASK: Final = sys.version_info < (3, 12)
 class RawTransaction:
     """One that a task began with a statement of its own, for tasks that it starts inside."""
 
-    __slots__ = ("__weakref__", "_lease")
+    __slots__ = ("__weakref__", "_session")
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     @property
     def is_open(self) -> bool:
-        return self._lease.inside and self._lease.link is not None
+        return self._session.inside and self._session.connection is not None
 
     @property
     def task_name(self) -> str:
-        return task_name(self._lease.task)
+        return task_name(self._session.task)
 
-    def is_of(self, branch: object) -> bool:
-        return self._lease.branch is branch
+    def is_of(self, loop_db: object) -> bool:
+        return self._session.loop_db is loop_db
 
 
 class Scope:
@@ -72,9 +72,9 @@ def leave_scope(transaction: AnyTransaction) -> None:
     _everywhere(_leave, transaction)
 
 
-def forget_scope(branch: Branch) -> None:
+def forget_scope(loop_db: LoopDatabase) -> None:
     """The running task was warned of the transactions of this one."""
-    _everywhere(_forget, branch)
+    _everywhere(_forget, loop_db)
 
 
 def _enter(transaction: AnyTransaction) -> None:
@@ -90,8 +90,8 @@ def _leave(transaction: AnyTransaction) -> None:
         scope.set(here.outer)
 
 
-def _forget(branch: Branch) -> None:
-    kept = [each for each in open_transactions() if not each.is_of(branch)]
+def _forget(loop_db: LoopDatabase) -> None:
+    kept = [each for each in open_transactions() if not each.is_of(loop_db)]
     scope.set(None)
     for transaction in reversed(kept):
         _enter(transaction)
@@ -148,11 +148,11 @@ if WAIT_FOR_STARTS_A_TASK:
 
     _started = _note_started()
 
-    def acting_task(branch: Branch) -> Task | None:
+    def acting_task(loop_db: LoopDatabase) -> Task | None:
         """The running task; of one that wait_for() has started, the task that waits there, unless
         it holds something itself."""
-        task = _current_tasks.get(branch.loop)  # current_task() is slow on 3.11
-        while task is not None and task not in branch.leases and task not in branch.joined:
+        task = _current_tasks.get(loop_db.loop)  # current_task() is slow on 3.11
+        while task is not None and task not in loop_db.sessions and task not in loop_db.joined:
             parent = _waiting_parent(task)
             if parent is None:
                 break
@@ -179,9 +179,9 @@ if WAIT_FOR_STARTS_A_TASK:
 
 else:
 
-    def acting_task(branch: Branch) -> Task | None:
+    def acting_task(loop_db: LoopDatabase) -> Task | None:
         """The running task."""
-        return asyncio.current_task(branch.loop)
+        return asyncio.current_task(loop_db.loop)
 
     def _waiting_contexts() -> Iterator[Context]:
         return iter(())

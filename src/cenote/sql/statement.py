@@ -7,15 +7,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import PoolError, TransactionClosedError
-from .binding import Lease
-from .driver import Arguments, Link, Prepared
+from .driver import Arguments, DriverConnection, Prepared
 from .notes import bind_rows, note_operator, note_rows
+from .parsing.statements import ParsedStatement
 from .pin import Pin
-from .query import Query
+from .session import Session
 
 if TYPE_CHECKING:
-    from .branch import Branch
     from .database import Database
+    from .per_loop import LoopDatabase
     from .transaction import Transaction
 
 FIRST_CHUNK, LAST_CHUNK = 100, 1000  # rows that a stream reads at a time: first, and at most
@@ -25,22 +25,22 @@ WIDE = 1000  # characters, bytes or elements in a row; of such rows no more are 
 class Statement:
     """A prepared statement; its connection is pinned until it is closed or collected."""
 
-    __slots__ = ("_lease", "_pin", "_query")
+    __slots__ = ("_parsed", "_pin", "_session")
 
-    def __init__(self, lease: Lease, pin: Pin, query: Query) -> None:
-        self._lease = lease
+    def __init__(self, session: Session, pin: Pin, parsed: ParsedStatement) -> None:
+        self._session = session
         self._pin = pin
-        self._query = query
+        self._parsed = parsed
 
     @property
     def sql(self) -> str:
         """The text, as given."""
-        return self._query.text
+        return self._parsed.text
 
     @property
     def closed(self) -> bool:
         """Closed, or its task or connection is gone."""
-        return self._pin not in self._lease.pins
+        return self._pin not in self._session.pins
 
     async def execute(self, parameters: Any = None) -> int:
         """Run it; the number of rows that it matched."""
@@ -53,9 +53,9 @@ class Statement:
             return
         prepared = self._prepared()
         try:
-            await self._lease.run(
-                lambda link: prepared.execute_many(rows),
-                self._query,
+            await self._session.run(
+                lambda connection: prepared.execute_many(rows),
+                self._parsed,
                 pin=self._pin,
                 transaction=self._pin.transaction,
             )
@@ -79,18 +79,20 @@ class Statement:
         """An async iterator over the rows; it has `aclose()`."""
         self._prepared()
         text, arguments = self._bound(parameters)
-        database, owner = self._lease.branch.database, self._pin.transaction
-        return Stream(database, self._query, text, arguments, owner)
+        database, owner = self._session.loop_db.database, self._pin.transaction
+        return Stream(database, self._parsed, text, arguments, owner)
 
     async def close(self) -> None:
         """Harmless when it is closed, or its connection gone."""
-        lease, pin = self._lease, self._pin
-        if pin in lease.pins and lease.link is not None and lease.lost is None:
-            await close_pin(lease, pin)
-        elif pin in lease.pins:
-            del lease.pins[pin]
-            if lease.link is not None:  # in a transaction that is lost: closed when that is over
-                lease.link.leftovers.append(pin.source)
+        session, pin = self._session, self._pin
+        if pin in session.pins and session.connection is not None and session.lost is None:
+            await close_pin(session, pin)
+        elif pin in session.pins:
+            del session.pins[pin]
+            if (
+                session.connection is not None
+            ):  # in a transaction that is lost: closed when that is over
+                session.connection.leftovers.append(pin.source)
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,25 +106,25 @@ class Statement:
         await self.close()
 
     def __del__(self) -> None:
-        lease, pin = self._lease, self._pin
-        if pin in lease.pins:
+        session, pin = self._session, self._pin
+        if pin in session.pins:
             pin.collected = True
-            lease.branch.post(lambda: lease.forget_pin(pin))
+            session.loop_db.post(lambda: session.forget_pin(pin))
 
     def __repr__(self) -> str:
-        return f"<Statement {self._query!r}{' closed' if self.closed else ''}>"
+        return f"<Statement {self._parsed!r}{' closed' if self.closed else ''}>"
 
     async def _run(self, name: str, parameters: Any) -> Any:
         arguments = self._bind(parameters)
         prepared = self._prepared()
-        if self._query.commits:
-            call = self._query.commit_by(name, prepared.text, arguments)
+        if self._parsed.commits:
+            call = self._parsed.commit_by(name, prepared.text, arguments)
         else:
-            call = lambda link: getattr(prepared, name)(arguments)  # noqa: E731
+            call = lambda connection: getattr(prepared, name)(arguments)  # noqa: E731
         try:
-            return await self._lease.run(
+            return await self._session.run(
                 call,
-                self._query,
+                self._parsed,
                 pin=self._pin,
                 transaction=self._pin.transaction,
             )
@@ -136,64 +138,66 @@ class Statement:
 
     def _bound(self, parameters: Any) -> tuple[str, Arguments]:
         """The text was converted when it was prepared, so that it has placeholders to count."""
-        query = self._query
-        return query.bind(query.nothing() if parameters is None else parameters)
+        parsed = self._parsed
+        return parsed.bind(parsed.nothing() if parameters is None else parameters)
 
     def _prepared(self) -> Prepared:
-        lease = self._lease
-        if lease.lost is not None and not self._pin.over:
-            raise lease.lost.error()
-        if self._pin not in lease.pins or lease.link is None:
-            if self._pin.over or lease.branch.database._closed:
-                raise lease.branch.gone()
+        session = self._session
+        if session.lost is not None and not self._pin.over:
+            raise session.lost.error()
+        if self._pin not in session.pins or session.connection is None:
+            if self._pin.over or session.loop_db.database._closed:
+                raise session.loop_db.gone()
             raise PoolError(
-                f"the statement {self._query!r} is closed: close() was called, its task ended, or "
+                f"the statement {self._parsed!r} is closed: close() was called, its task ended, or "
                 f"its connection was lost. Prepare it again."
             )
         return self._pin.source  # type: ignore[no-any-return]
 
 
-async def prepare(lease: Lease, query: Query, transaction: Transaction | None = None) -> Statement:
+async def prepare(
+    session: Session, parsed: ParsedStatement, transaction: Transaction | None = None
+) -> Statement:
     """`transaction`: of the handle that prepares it; one of a task that has joined a transaction
     ends with that as well."""
-    of = transaction or lease.branch.joined.get(lease.branch.current_task())
+    of = transaction or session.loop_db.joined.get(session.loop_db.current_task())
 
-    async def ready(link: Link) -> Statement:
+    async def ready(connection: DriverConnection) -> Statement:
         """Pinned in the very step in which it is prepared."""
-        named = query.template({})
-        template = named if named.names else query.template(())
+        named = parsed.template({})
+        template = named if named.names else parsed.template(())
         try:
-            source = await link.prepare(template, query.text)
+            source = await connection.prepare(template, parsed.text)
         except Exception as error:
             if template.count:
                 note_operator(error)
             raise
-        pin = Pin(f"statement is open ({query!r})", source, transaction=of)
-        lease.pins[pin] = None
-        return Statement(lease, pin, query)
+        pin = Pin(f"statement is open ({parsed!r})", source, transaction=of)
+        session.pins[pin] = None
+        return Statement(session, pin, parsed)
 
-    return await lease.run_alone(ready, None, transaction=transaction)
+    return await session.run_unobserved(ready, None, transaction=transaction)
 
 
-async def close_pin(lease: Lease, pin: Pin) -> None:
+async def close_pin(session: Session, pin: Pin) -> None:
     """When it is its turn; if it does not come to that, it is closed before the next statement."""
     begun = False
 
-    def close(link: Link) -> Awaitable[object]:
+    def close(connection: DriverConnection) -> Awaitable[object]:
         nonlocal begun
         begun = True
         return pin.source.close()  # type: ignore[no-any-return]
 
     try:
-        await lease.run(close, None, pin=pin, transaction=pin.transaction)
+        await session.run(close, None, pin=pin, transaction=pin.transaction)
     except TransactionClosedError:
         if begun:
             raise
     finally:
         if begun:
-            lease.drop_pin(pin)
+            session.drop_pin(pin)
         else:
-            lease.forget_pin(pin)
+            session.forget_pin(pin)
 
 
 class Stream:
@@ -202,23 +206,33 @@ class Stream:
     Outside a transaction it has a connection of its own, inside one it shares that.
     """
 
-    __slots__ = ("_arguments", "_chunk", "_database", "_lease", "_over", "_owner", "_pin",
-                 "_query", "_rows", "_text")  # fmt: skip
+    __slots__ = (
+        "_arguments",
+        "_chunk",
+        "_database",
+        "_over",
+        "_owner",
+        "_parsed",
+        "_pin",
+        "_rows",
+        "_session",
+        "_text",
+    )  # fmt: skip
 
     def __init__(
         self,
         database: Database,
-        query: Query,
+        parsed: ParsedStatement,
         text: str,
         arguments: Arguments,
         owner: Transaction | None = None,
     ) -> None:
         self._database = database
-        self._query = query
+        self._parsed = parsed
         self._text = text
         self._arguments = arguments
         self._owner = owner
-        self._lease: Lease | None = None
+        self._session: Session | None = None
         self._pin: Pin | None = None
         self._rows: list[Any] = []  # read and not yet given, the last one first
         self._chunk = FIRST_CHUNK
@@ -234,24 +248,24 @@ class Stream:
             raise StopAsyncIteration
         if self._pin is None:
             await self._open()
-        lease, pin = self._lease, self._pin
-        assert lease is not None
+        session, pin = self._session, self._pin
+        assert session is not None
         assert pin is not None
-        if pin not in lease.pins:
+        if pin not in session.pins:
             self._over = True
-            raise self._cut_off(lease)
+            raise self._cut_off(session)
         try:
-            rows = await lease.run(
-                lambda link: pin.source.fetch(self._chunk),
+            rows = await session.run(
+                lambda connection: pin.source.fetch(self._chunk),
                 None,
                 pin=pin,
                 transaction=pin.transaction,
             )
             if pin.over:  # with the task of the transaction, meanwhile
-                raise self._cut_off(lease)
+                raise self._cut_off(session)
         except BaseException:
             self._over = True
-            self._let_go(lease, pin)
+            self._let_go(session, pin)
             raise
         if not rows:
             await self.aclose()
@@ -266,13 +280,13 @@ class Stream:
         """The end, reached or not; the connection goes back."""
         self._over = True
         self._rows.clear()
-        lease, pin = self._lease, self._pin
-        if lease is None or pin is None or pin not in lease.pins or lease.link is None:
+        session, pin = self._session, self._pin
+        if session is None or pin is None or pin not in session.pins or session.connection is None:
             return
-        if lease.lost is not None:
-            lease.drop_pin(pin)
+        if session.lost is not None:
+            session.drop_pin(pin)
             return
-        await close_pin(lease, pin)
+        await close_pin(session, pin)
 
     async def __aenter__(self) -> Self:
         return self
@@ -286,78 +300,78 @@ class Stream:
         await self.aclose()
 
     def __del__(self) -> None:
-        lease, pin = self._lease, self._pin
-        if lease is not None and pin is not None and pin in lease.pins:
+        session, pin = self._session, self._pin
+        if session is not None and pin is not None and pin in session.pins:
             pin.collected = True
-            lease.branch.post(lambda: lease.forget_pin(pin))
+            session.loop_db.post(lambda: session.forget_pin(pin))
 
     async def _open(self) -> None:
-        branch, query = self._database._branch(), self._query
+        loop_db, parsed = self._database._loop_database(), self._parsed
         try:
-            self._pin = await branch.watched(query.keyword, query.text, self._open_on(branch))
+            self._pin = await loop_db.watched(parsed.keyword, parsed.text, self._open_on(loop_db))
         except BaseException as error:
             self._over = True
             if self._arguments is None:
-                query.note_missing(error)
+                parsed.note_missing(error)
             raise
 
-    async def _open_on(self, branch: Branch) -> Pin:
-        lease = self._lease = await self._find_lease(branch)
-        reason = f"stream is open ({self._query!r})"
-        return await lease.run_alone(
-            lambda link: self._start(lease, reason), self._query, transaction=self._owner
+    async def _open_on(self, loop_db: LoopDatabase) -> Pin:
+        session = self._session = await self._find_session(loop_db)
+        reason = f"stream is open ({self._parsed!r})"
+        return await session.run_unobserved(
+            lambda connection: self._start(session, reason), self._parsed, transaction=self._owner
         )
 
-    async def _start(self, lease: Lease, reason: str) -> Pin:
+    async def _start(self, session: Session, reason: str) -> Pin:
         """Pinned in the very step in which it is open."""
-        link = lease.check()
-        source = await link.stream(
-            self._text, self._arguments, self._query.keyword, alone=lease.private
+        connection = session.check()
+        source = await connection.stream(
+            self._text, self._arguments, self._parsed.keyword, alone=session.private
         )
         pin = Pin(
             reason,
             source,
-            exclusive=not link.interleaves,
+            exclusive=not connection.interleaves,
             rows=self._rows,
             transaction=self._owner,
         )
-        lease.pins[pin] = None
+        session.pins[pin] = None
         return pin
 
-    async def _find_lease(self, branch: Branch) -> Lease:
+    async def _find_session(self, loop_db: LoopDatabase) -> Session:
         if self._owner is not None:
-            return self._owner._open_lease()
-        lease = branch.lease()
-        if lease is not None and (
-            lease.lost is not None or lease.transactions or lease.touched or lease.blocks
-            or lease.link is None or lease.link.in_transaction
+            return self._owner._open_session()
+        session = loop_db.session()
+        if session is not None and (
+            session.lost is not None or session.transactions or session.touched or session.blocks
+            or session.connection is None or session.connection.in_transaction
         ):  # fmt: skip
-            return lease
-        if lease is None and not self._database._pooled:
-            return await branch.bound_lease()
-        if lease is not None and not self._database._pooled:
-            return lease
-        return await branch.bound_lease(private=True)
+            return session
+        if session is None and not self._database._pooled:
+            return await loop_db.bound_session()
+        if session is not None and not self._database._pooled:
+            return session
+        return await loop_db.bound_session(private=True)
 
-    def _let_go(self, lease: Lease, pin: Pin) -> None:
+    def _let_go(self, session: Session, pin: Pin) -> None:
         """After an error in mid-stream."""
-        if pin in lease.pins:
-            if lease.link is not None:
-                if lease.private:
+        if pin in session.pins:
+            if session.connection is not None:
+                if session.private:
                     pin.source.abandon()
-                    lease.link.broken = True
+                    session.connection.broken = True
                 else:
-                    lease.link.leftovers.append(pin.source)
-            lease.drop_pin(pin)
+                    session.connection.leftovers.append(pin.source)
+            session.drop_pin(pin)
 
-    def _cut_off(self, lease: Lease) -> PoolError:
+    def _cut_off(self, session: Session) -> PoolError:
         assert self._pin is not None
-        if lease.lost is not None and not self._pin.over:
-            return lease.lost.error()
-        if self._pin.over or lease.branch.database._closed:
-            return lease.branch.gone()
+        if session.lost is not None and not self._pin.over:
+            return session.lost.error()
+        if self._pin.over or session.loop_db.database._closed:
+            return session.loop_db.gone()
         return PoolError(
-            f"the stream of {self._query!r} was cut off: its task or its transaction ended, "
+            f"the stream of {self._parsed!r} was cut off: its task or its transaction ended, "
             f"or its connection was lost"
         )
 

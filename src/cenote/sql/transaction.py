@@ -13,16 +13,16 @@ from .. import errors
 from ..errors import PoolError
 from ..log import log
 from ..observe import task_name
-from .binding import Lease
-from .driver import ISOLATIONS, Isolation, Link
+from .driver import ISOLATIONS, DriverConnection, Isolation
 from .notes import note_rows
 from .pin import Pin
 from .scope import enter_scope, leave_scope
+from .session import Session
 from .statement import Statement, Stream, prepare
 
 if TYPE_CHECKING:
-    from .branch import Branch
     from .database import Database
+    from .per_loop import LoopDatabase
 
 
 class Transaction:
@@ -39,9 +39,9 @@ class Transaction:
         "_database",
         "_entered",
         "_isolation",
-        "_lease",
         "_older",
         "_savepoint",
+        "_session",
         "_unused",
         "is_open",
         "read_only",
@@ -55,7 +55,7 @@ class Transaction:
             raise TypeError(f"read_only must be True or False, not {read_only!r}")
         self.read_only = read_only
         self._unused = True  # nobody has entered it
-        self._lease: Lease | None = None
+        self._session: Session | None = None
         self._savepoint: str | None = None
         self._older: Container[Pin] = ()  # what was open before it
         self._entered = False
@@ -73,8 +73,8 @@ class Transaction:
     def task_name(self) -> str:
         return "?" if self.task is None else task_name(self.task)
 
-    def is_of(self, branch: object) -> bool:
-        return self._lease is not None and self._lease.branch is branch
+    def is_of(self, loop_db: object) -> bool:
+        return self._session is not None and self._session.loop_db is loop_db
 
     # -- begin and end ---------------------------------------------------------------------------
 
@@ -82,236 +82,248 @@ class Transaction:
         self._unused = False
         if self._entered:
             raise RuntimeError("this transaction was used before; call db.transaction() for each")
-        branch = self._database._branch()
-        lease = branch.lease()
-        if lease is not None and (lease.transactions or lease.check().in_transaction):
-            await self._set_savepoint(lease)
+        loop_db = self._database._loop_database()
+        session = loop_db.session()
+        if session is not None and (session.transactions or session.check().in_transaction):
+            await self._set_savepoint(session)
         else:
-            await branch.watched("BEGIN", "BEGIN", self._begin(branch, lease))
+            await loop_db.watched("BEGIN", "BEGIN", self._begin(loop_db, session))
 
-    async def _begin(self, branch: Branch, lease: Lease | None) -> None:
-        if lease is None:
-            lease = await branch.new_lease()
+    async def _begin(self, loop_db: LoopDatabase, session: Session | None) -> None:
+        if session is None:
+            session = await loop_db.new_session()
         try:
-            self._enter(lease)
-            await lease.run_alone(lambda link: link.begin(self._isolation, self.read_only), None)
-            if lease.ended:
-                raise branch.gone()
-            if lease.link is None:
+            self._enter(session)
+            await session.run_unobserved(
+                lambda connection: connection.begin(self._isolation, self.read_only), None
+            )
+            if session.ended:
+                raise loop_db.gone()
+            if session.connection is None:
                 raise errors.transaction_lost("rolled_back", "its connection was lost")
         except BaseException:
-            lease.settle()
+            session.settle()
             raise
-        self._entered_in(lease)
+        self._entered_in(session)
 
-    async def _set_savepoint(self, lease: Lease) -> None:
+    async def _set_savepoint(self, session: Session) -> None:
         if self._isolation is not None or self.read_only:
             raise ValueError(
                 "a transaction inside another is a savepoint: isolation and read_only belong to "
                 "the outermost one"
             )
-        self._enter(lease)
+        self._enter(session)
 
-        def set_it(link: Link) -> Awaitable[object]:
-            self._older = {*lease.pins}
-            self._savepoint = f"cenote_{len(lease.transactions) + 1}"
-            return link.execute(f"SAVEPOINT {self._savepoint}", None)  # type: ignore[no-any-return]
+        def set_it(connection: DriverConnection) -> Awaitable[object]:
+            self._older = {*session.pins}
+            self._savepoint = f"cenote_{len(session.transactions) + 1}"
+            return connection.execute(f"SAVEPOINT {self._savepoint}", None)  # type: ignore[no-any-return]
 
-        await lease.run_alone(set_it, None)
-        self._entered_in(lease)
-        if self.task is not lease.task:
+        await session.run_unobserved(set_it, None)
+        self._entered_in(session)
+        if self.task is not session.task:
             self.task.add_done_callback(self._task_done)
 
-    def _enter(self, lease: Lease) -> None:
+    def _enter(self, session: Session) -> None:
         self._entered = True
-        self._lease = lease
-        lease.check()
-        self._older = {*lease.pins}
+        self._session = session
+        session.check()
+        self._older = {*session.pins}
 
-    def _entered_in(self, lease: Lease) -> None:
+    def _entered_in(self, session: Session) -> None:
         self.is_open = True
-        self.task = lease.branch.current_task()
-        lease.transactions.append(self)
-        lease.settle()
+        self.task = session.loop_db.current_task()
+        session.transactions.append(self)
+        session.settle()
         enter_scope(self)
 
     def _task_done(self, task: Any) -> None:
         """Of a savepoint: its task is over, and nobody will end it."""
-        lease = self._lease
-        if lease is not None and self in lease.transactions:
-            if lease.link is not None:
-                lease.link.broken = True
-            lease.lose("rolled_back", f"task {task_name(task)!r} ended in a savepoint of it", None)
-            lease.settle()
+        session = self._session
+        if session is not None and self in session.transactions:
+            if session.connection is not None:
+                session.connection.broken = True
+            session.lose(
+                "rolled_back", f"task {task_name(task)!r} ended in a savepoint of it", None
+            )
+            session.settle()
 
     def admits(self, task: Any, *blocks: Transaction | None) -> bool:
         """Whether statements of this task, or by the handle of one of these blocks, are inside."""
         return self.task is task or self in blocks
 
     async def commit(self) -> None:
-        lease = self._open_lease()
+        session = self._open_session()
         try:
-            await self._inner_blocks_over(lease)
-            if (lost := lease.lost) is not None:
+            await self._inner_blocks_over(session)
+            if (lost := session.lost) is not None:
                 if self._savepoint is None:
-                    await self._roll_back_all(lease)  # what goes on in its place, if anything does
+                    await self._roll_back_all(
+                        session
+                    )  # what goes on in its place, if anything does
                 raise lost.error()
             self.is_open = False
             if self._savepoint is None:
-                await self._commit(lease)
+                await self._commit(session)
             else:
-                await self._release_savepoint(lease)
+                await self._release_savepoint(session)
         except BaseException as error:
-            self._broken_off(lease, error)
+            self._broken_off(session, error)
             raise
         finally:
-            self._over(lease)
+            self._over(session)
 
-    async def _inner_blocks_over(self, lease: Lease) -> None:
+    async def _inner_blocks_over(self, session: Session) -> None:
         """Blocks of other tasks inside this one end first."""
-        task = lease.branch.current_task()
+        task = session.loop_db.current_task()
         try:
-            while (inner := lease.inner_block()) is not None and inner is not self:
+            while (inner := session.inner_block()) is not None and inner is not self:
                 if inner.task is task:
                     raise PoolError(
                         "another savepoint was begun inside this one and is still open: "
                         "leave blocks in the reverse order"
                     )
-                await lease.outside(task, inner)
+                await session.outside(task, inner)
         except PoolError:
-            await (self._roll_back_all(lease) if self._savepoint is None else self._undo(lease))
+            await (self._roll_back_all(session) if self._savepoint is None else self._undo(session))
             raise
         if not self.is_open:
-            raise lease.branch.gone()
+            raise session.loop_db.gone()
 
-    async def _commit(self, lease: Lease) -> None:
-        lease.check_alive()
-        link = lease.link
+    async def _commit(self, session: Session) -> None:
+        session.check_alive()
+        connection = session.connection
         try:
-            committed = await lease.run(
-                lambda link: link.commit(), None, verb="COMMIT", ending=self
+            committed = await session.run(
+                lambda connection: connection.commit(), None, verb="COMMIT", ending=self
             )
         except Exception as error:
-            if self in lease.transactions:  # it was not begun
-                await self._roll_back_all(lease)
+            if self in session.transactions:  # it was not begun
+                await self._roll_back_all(session)
                 raise
-            lease.lost = None
-            if lease.link is None and not isinstance(error, PoolError):
+            session.lost = None
+            if session.connection is None and not isinstance(error, PoolError):
                 raise errors.transaction_lost(
                     "unknown", "its connection was lost during COMMIT"
                 ) from error
-            if link is not None and link is lease.link and link.in_transaction:  # refused
-                await self._roll_back_quietly(lease)
+            if (
+                connection is not None
+                and connection is session.connection
+                and connection.in_transaction
+            ):  # refused
+                await self._roll_back_quietly(session)
             raise
         if not committed:
             raise errors.transaction_lost(
                 "rolled_back", "a statement in it had failed, so the server rolled back"
             )
 
-    async def _release_savepoint(self, lease: Lease) -> None:
+    async def _release_savepoint(self, session: Session) -> None:
         text = f"RELEASE SAVEPOINT {self._savepoint}"
         try:
-            await lease.run(lambda link: link.execute(text, None), None, ending=self)
+            await session.run(lambda connection: connection.execute(text, None), None, ending=self)
         except Exception:
-            if lease.link is not None and lease.lost is None:
-                await self._undo(lease)
+            if session.connection is not None and session.lost is None:
+                await self._undo(session)
             raise
 
-    def cut_streams(self, lease: Lease) -> None:
+    def cut_streams(self, session: Session) -> None:
         """It is about to end, and it is the turn of that: what is open in it ends first."""
         self.is_open = False
-        lease.cut_streams(self._older)
+        session.cut_streams(self._older)
 
-    def begin_to_end(self, lease: Lease) -> None:
+    def begin_to_end(self, session: Session) -> None:
         """The statement that ends all of it is sent: its end is no loss."""
-        if self._savepoint is None and self in lease.transactions:
-            lease.transactions.remove(self)
+        if self._savepoint is None and self in session.transactions:
+            session.transactions.remove(self)
 
     async def rollback(self) -> None:
         """The whole of it, or back to its savepoint."""
-        lease = self._open_lease()
+        session = self._open_session()
         try:
-            if lease.link is not None and self._savepoint is None:
-                await self._roll_back_all(lease)
-            elif lease.link is not None and lease.lost is None:
-                await self._undo(lease)
+            if session.connection is not None and self._savepoint is None:
+                await self._roll_back_all(session)
+            elif session.connection is not None and session.lost is None:
+                await self._undo(session)
         except BaseException as error:
-            self._broken_off(lease, error)
+            self._broken_off(session, error)
             raise
         finally:
-            self._over(lease)
+            self._over(session)
 
-    async def _undo(self, lease: Lease) -> None:
+    async def _undo(self, session: Session) -> None:
         """Back to its savepoint."""
         name = self._savepoint
         self.is_open = False
-        self._cut_inner(lease)
+        self._cut_inner(session)
 
-        async def undo(link: Link) -> None:
-            await link.execute(f"ROLLBACK TO SAVEPOINT {name}", None)
-            await link.execute(f"RELEASE SAVEPOINT {name}", None)
+        async def undo(connection: DriverConnection) -> None:
+            await connection.execute(f"ROLLBACK TO SAVEPOINT {name}", None)
+            await connection.execute(f"RELEASE SAVEPOINT {name}", None)
 
         try:
-            await lease.run(undo, None, ending=self)
+            await session.run(undo, None, ending=self)
         except Exception as error:
-            if lease.link is not None:  # what must not stay in it is still there
-                lease.link.broken = True
-                lease.lose("rolled_back", "a savepoint in it could not be rolled back", error)
+            if session.connection is not None:  # what must not stay in it is still there
+                session.connection.broken = True
+                session.lose("rolled_back", "a savepoint in it could not be rolled back", error)
             raise
 
-    async def _roll_back_all(self, lease: Lease) -> None:
-        self._cut_inner(lease)
-        await self._roll_back_quietly(lease)
+    async def _roll_back_all(self, session: Session) -> None:
+        self._cut_inner(session)
+        await self._roll_back_quietly(session)
 
-    async def _roll_back_quietly(self, lease: Lease) -> None:
+    async def _roll_back_quietly(self, session: Session) -> None:
         """A connection that breaks now is rolled back by its server."""
-        if self in lease.transactions:
-            lease.transactions.remove(self)
-        lease.lost = None
-        lease.rolls_back()
+        if self in session.transactions:
+            session.transactions.remove(self)
+        session.lost = None
+        session.rolls_back()
         self.is_open = False
         try:
-            await lease.run(lambda link: link.rollback(), None, verb="ROLLBACK", ending=self)
+            await session.run(
+                lambda connection: connection.rollback(), None, verb="ROLLBACK", ending=self
+            )
         except Exception as error:
-            log(DEBUG, "%s: rollback failed: %r", lease.branch.label, error)
-            lease.drop(error)
-            lease.lost = None
+            log(DEBUG, "%s: rollback failed: %r", session.loop_db.label, error)
+            session.drop(error)
+            session.lost = None
 
-    def _broken_off(self, lease: Lease, error: BaseException) -> None:
+    def _broken_off(self, session: Session, error: BaseException) -> None:
         """Cancelled, perhaps before it was its turn: then it is open on the server."""
         if isinstance(error, Exception):
             return
         if self._savepoint is None:
-            lease.break_off()
-        elif lease.link is not None:
-            lease.link.broken = True
-            lease.lose("rolled_back", "the end of a savepoint in it was cancelled", error)
+            session.break_off()
+        elif session.connection is not None:
+            session.connection.broken = True
+            session.lose("rolled_back", "the end of a savepoint in it was cancelled", error)
 
-    def _over(self, lease: Lease) -> None:
+    def _over(self, session: Session) -> None:
         self.is_open = False
         leave_scope(self)
         self.task.remove_done_callback(self._task_done)
-        if self in lease.transactions:
-            self._cut_inner(lease)
-            lease.transactions.remove(self)
-        lease.let_in()
-        lease.end_blocks()
-        if not lease.transactions:
-            lease.lost = None
-        lease.settle()
+        if self in session.transactions:
+            self._cut_inner(session)
+            session.transactions.remove(self)
+        session.let_in()
+        session.end_blocks()
+        if not session.transactions:
+            session.lost = None
+        session.settle()
 
-    def _cut_inner(self, lease: Lease) -> None:
+    def _cut_inner(self, session: Session) -> None:
         """Savepoints inside this one, of other tasks: they end with it."""
-        if self in lease.transactions:
-            first = lease.transactions.index(self) + 1
-            for inner in lease.transactions[first:]:
+        if self in session.transactions:
+            first = session.transactions.index(self) + 1
+            for inner in session.transactions[first:]:
                 inner.cut_off()
-            del lease.transactions[first:]
-            lease.let_in()
+            del session.transactions[first:]
+            session.let_in()
 
     def unjoin(self, task: Any) -> None:
-        if self._lease is not None:
-            self._lease.branch.joined.pop(task, None)
+        if self._session is not None:
+            self._session.loop_db.joined.pop(task, None)
 
     def rolled_back_by(self, task: Any) -> None:
         """By db.rollback(); its own task knows of it."""
@@ -335,8 +347,8 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         if not self.is_open:
-            if self._cut and error is None and self._lease is not None:
-                raise self._lease.branch.gone()  # nobody may think that it was committed
+            if self._cut and error is None and self._session is not None:
+                raise self._session.loop_db.gone()  # nobody may think that it was committed
             return  # rolled back inside
         if error is None:
             await self.commit()
@@ -358,13 +370,15 @@ class Transaction:
 
     async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
         """Run a statement once for each element of `parameters`: all of it or nothing."""
-        query, text, rows = self._database._many(sql, parameters)
-        lease = self._open_lease()
-        lease.check()
+        parsed, text, rows = self._database._many(sql, parameters)
+        session = self._open_session()
+        session.check()
         if not rows:
             return
         try:
-            await lease.run(lambda link: link.execute_many(text, rows), query, transaction=self)
+            await session.run(
+                lambda connection: connection.execute_many(text, rows), parsed, transaction=self
+            )
         except Exception as error:
             note_rows(error, len(rows))
             raise
@@ -383,53 +397,53 @@ class Transaction:
 
     def iterate(self, sql: str, parameters: Any = None) -> Stream:
         """An async iterator over the rows; it has `aclose()`."""
-        query = self._database._query(sql)
-        text, arguments = query.bind(parameters)
-        return Stream(self._database, query, text, arguments, owner=self)
+        parsed = self._database._parse(sql)
+        text, arguments = parsed.bind(parameters)
+        return Stream(self._database, parsed, text, arguments, owner=self)
 
     async def prepare(self, sql: str) -> Statement:
         """A statement that stays prepared on the connection until it is closed."""
-        return await prepare(self._open_lease(), self._database._query(sql), self)
+        return await prepare(self._open_session(), self._database._parse(sql), self)
 
     async def _run(self, name: str, sql: str, parameters: Any) -> Any:
-        query = self._database._query(sql)
-        text, arguments = query.bind(parameters)
-        if query.commits:
-            call = query.commit_by(name, text, arguments)
+        parsed = self._database._parse(sql)
+        text, arguments = parsed.bind(parameters)
+        if parsed.commits:
+            call = parsed.commit_by(name, text, arguments)
         else:
             call = methodcaller(name, text, arguments)
         try:
-            return await self._open_lease().run(call, query, transaction=self)
+            return await self._open_session().run(call, parsed, transaction=self)
         except Exception as error:
             if parameters is None:
-                query.note_missing(error)
+                parsed.note_missing(error)
             raise
 
-    def _open_lease(self) -> Lease:
-        lease = self._lease
-        if lease is None or not self.is_open:
+    def _open_session(self) -> Session:
+        session = self._session
+        if session is None or not self.is_open:
             self._unused = False  # whoever tries to use it is told
             raise errors.transaction_over()
-        return lease
+        return session
 
 
 class Join:
     """Inside of it the task's plain statements run in the transaction of another task."""
 
-    __slots__ = ("_lease", "_task", "_transaction")
+    __slots__ = ("_session", "_task", "_transaction")
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
-        self._lease: Lease | None = None
+        self._session: Session | None = None
         self._task: Any = None
 
     async def __aenter__(self) -> Transaction:
-        lease = self._transaction._open_lease()
-        branch = lease.branch
-        task = branch.current_task()
-        joined = branch.joined.get(task)
-        present = branch.leases.get(task) if joined is None else joined._lease
-        if present is lease:
+        session = self._transaction._open_session()
+        loop_db = session.loop_db
+        task = loop_db.current_task()
+        joined = loop_db.joined.get(task)
+        present = loop_db.sessions.get(task) if joined is None else joined._session
+        if present is session:
             return self._transaction  # it is inside already
         if present is not None:
             held = present.pin_reason() if joined is None else "it joined another transaction"
@@ -437,8 +451,8 @@ class Join:
                 f"task {task_name(task)!r} has a connection already ({held}); "
                 f"end that before join()"
             )
-        self._lease, self._task = lease, task
-        branch.joined[task] = self._transaction
+        self._session, self._task = session, task
+        loop_db.joined[task] = self._transaction
         task.add_done_callback(self._leave)
         enter_scope(self._transaction)
         return self._transaction
@@ -449,8 +463,8 @@ class Join:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
+        session, self._session = self._session, None
+        if session is not None:
             self._task.remove_done_callback(self._leave)
             self._leave(self._task)
             leave_scope(self._transaction)

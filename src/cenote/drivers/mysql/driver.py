@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 from ...sql.driver import (
     LONGEST_KEPT,
+    ConnectConfig,
     Driver,
-    Link,
-    Plan,
+    DriverConnection,
     check_connect_args,
     fresh,
     reject_unknown,
 )
-from ...sql.placeholders import MYSQL, Dialect, Style
+from ...sql.parsing.placeholders import MYSQL, Dialect, Style
 from ...sql.url import Secret
-from .link import MysqlLink, code
+from .connection import MysqlConnection, code
 from .private import FLAGS, SETTLED, Connection, charset_by_name, errors
 
 PORT = 3306
@@ -53,17 +53,17 @@ class MysqlDriver(Driver):
     )
     reserved: ClassVar[tuple[str, ...]] = ("autocommit",)
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        target, options = plan.target, dict(plan.target.options)
+    def __init__(self, config: ConnectConfig) -> None:
+        super().__init__(config)
+        target, options = config.target, dict(config.target.options)
         reject_unknown(options, OPTIONS)
-        check_connect_args(plan.connect_args, Connection)
+        check_connect_args(config.connect_args, Connection)
         if len(target.hosts) > 1:
             raise ValueError("url has several hosts, which the driver asyncmy does not know")
         self._tls = tls(options)
-        if self._tls is not None and "ssl" in plan.connect_args:
+        if self._tls is not None and "ssl" in config.connect_args:
             raise ValueError("url has TLS options, and connect_args has 'ssl' as well; keep one")
-        self.plans_kept = plan.statement_cache_size  # for each connection
+        self.plans_kept = config.statement_cache_size  # for each connection
         self.longest_kept = LONGEST_KEPT if self.plans_kept else -1  # characters of their texts
         arguments: dict[str, Any] = {
             "charset": "utf8mb4",
@@ -88,15 +88,15 @@ class MysqlDriver(Driver):
         self._arguments = arguments
         self._password: Secret | None = None  # of the last connection, to kill its statement
 
-    async def connect(self, password: Secret | None) -> Link:
+    async def connect(self, password: Secret | None) -> DriverConnection:
         self._password = password
-        link = MysqlLink(await self._connect(), self)
+        connection = MysqlConnection(await self._connect(), self)
         try:
-            link.who = await self._ask_who(link.raw, TRACK)
+            connection.who = await self._ask_who(connection.raw, TRACK)
         except BaseException:
-            link.terminate()
+            connection.terminate()
             raise
-        return link
+        return connection
 
     async def _ask_who(self, raw: Connection, *before: str) -> tuple[str | None, str | None] | None:
         """Role and database; None: this server cannot tell. Other statements may go with it."""
@@ -111,7 +111,7 @@ class MysqlDriver(Driver):
         return text_of(role), text_of(database)
 
     async def _connect(self) -> Connection:
-        arguments = {**fresh(self._arguments), **fresh(dict(self.plan.connect_args))}
+        arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}
         arguments["client_flag"] = arguments.get("client_flag", 0) | FLAGS
         if self._tls is not None:
             arguments["ssl"] = self._tls
@@ -128,9 +128,9 @@ class MysqlDriver(Driver):
             raise ConnectionResetError("the server closed the connection at once") from error
         return connection
 
-    async def set_up(self, link: MysqlLink) -> bool:
+    async def set_up(self, connection: MysqlConnection) -> bool:
         """What connect() has set, and whom it has found, again; False: that is not possible."""
-        raw, who = link.raw, link.who
+        raw, who = connection.raw, connection.who
         if raw._db:
             await raw.select_db(raw._db)
         charset = charset_by_name(raw.character_set_name())

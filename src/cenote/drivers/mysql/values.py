@@ -16,8 +16,8 @@ from math import isfinite
 from typing import Any
 from uuid import UUID
 
-from ...sql.placeholders import marks
-from ...sql.tokens import MYSQL, readings
+from ...sql.parsing.placeholders import marks
+from ...sql.parsing.tokens import MYSQL, readings
 
 KNOWN = frozenset(
     {type(None), bool, int, str, bytes, bytearray, date, datetime, time, timedelta}

@@ -11,15 +11,15 @@ from ..caller import may_have_interrupted_use
 from ..errors import PoolError
 from ..observe import task_name
 from .circle import waits_for
-from .driver import Link, Source
+from .driver import DriverConnection, RowCursor
+from .fifo_lock import FifoLock
 from .losses import DOUBTFUL, Lost, LostSession, Outcome
+from .parsing.statements import ParsedStatement
 from .pin import Pin
-from .query import Query
 from .scope import RawTransaction, enter_scope, leave_scope
-from .turn import Turn
 
 if TYPE_CHECKING:
-    from .branch import Branch
+    from .per_loop import LoopDatabase
     from .transaction import Transaction
 
 R = TypeVar("R")
@@ -33,41 +33,30 @@ ENDED_BY: dict[str | None, Outcome] = {
 }
 
 
-class Lease:
-    """A link that a task holds until nothing pins it any more, or until the task ends."""
+class Session:
+    """A connection that a task holds until nothing pins it any more, or until the task ends."""
 
     __slots__ = (
-        "__weakref__",
-        "blocks",
-        "branch",
-        "claim",
-        "ended",
-        "holds",
-        "inside",
-        "link",
-        "lost",
-        "outsiders",
-        "pending",
-        "pins",
-        "private",
-        "raw",
-        "read_only",
-        "session",
-        "task",
-        "touched",
-        "transactions",
-        "turn",
-    )
+        "__weakref__", "blocks", "claim", "connection", "ended", "holds", "inside",
+        "loop_db", "lost", "lost_session", "outsiders", "pending", "pins", "private", "raw",
+        "read_only", "task", "touched", "transactions", "turn"
+    )  # fmt: skip
 
     def __init__(
-        self, branch: Branch, link: Link | None, claim: Any, task: Any, *, private: bool
+        self,
+        loop_db: LoopDatabase,
+        connection: DriverConnection | None,
+        claim: Any,
+        task: Any,
+        *,
+        private: bool,
     ) -> None:
-        self.branch = branch
-        self.link = link  # None once it was given back or destroyed
+        self.loop_db = loop_db
+        self.connection = connection  # None once it was given back or destroyed
         self.claim = claim
         self.task = task
         self.private = private  # of a stream; the task's statements do not use it
-        self.turn = Turn()  # a transaction may be shared by several tasks
+        self.turn = FifoLock()  # a transaction may be shared by several tasks
         self.transactions: list[Transaction] = []  # the outermost first
         self.outsiders: list[asyncio.Future[None]] = []  # that wait for the end of an inner one
         self.pins: dict[Pin, None] = {}
@@ -79,7 +68,7 @@ class Lease:
             None  # the same in this one; True: ROLLBACK undoes it
         )
         self.lost: Lost | None = None
-        self.session: LostSession | None = None
+        self.lost_session: LostSession | None = None
         self.inside = False  # a transaction, when last looked at: dead drivers forget it
         self.raw: RawTransaction | None = None
         self.read_only = False  # asked for by a raw statement
@@ -89,11 +78,11 @@ class Lease:
     # -- what pins it ----------------------------------------------------------------------------
 
     def pin_reason(self) -> str | None:
-        link = self.link
-        if link is None:
+        connection = self.connection
+        if connection is None:
             return None
         if not self.private and (
-            self.transactions or link.in_transaction or (self.inside and link.is_dead)
+            self.transactions or connection.in_transaction or (self.inside and connection.is_dead)
         ):
             return IN_TRANSACTION
         for pin in self.pins:
@@ -107,44 +96,44 @@ class Lease:
 
     @property
     def in_transaction(self) -> bool:
-        link = self.link
-        if link is None:
+        connection = self.connection
+        if connection is None:
             return False
         if self.transactions and self.turn.taken:
             return self.lost is None  # psycopg does not know in mid-statement
-        return link.in_transaction
+        return connection.in_transaction
 
     def settle(self) -> None:
         """Look again at what pins it; nothing: it goes back."""
         if self.turn.taken:
             return  # at the end of the statement that is under way
         if (
-            self.transactions and self.link is not None
-            and not (self.link.broken or self.ended or self.private)
+            self.transactions and self.connection is not None
+            and not (self.connection.broken or self.ended or self.private)
         ):  # fmt: skip
             self.inside = True
             self.claim.reason = IN_TRANSACTION
             return
         if self.ended:
-            self.lost = self.session = None
-        if self.link is not None and self.link.broken:
+            self.lost = self.lost_session = None
+        if self.connection is not None and self.connection.broken:
             self.drop(None)
-        if self.link is None:
-            if self.lost is None and self.session is None:
+        if self.connection is None:
+            if self.lost is None and self.lost_session is None:
                 self.unbind()
             return
-        if not self.look(self.link) and self.pending is not None:
+        if not self.look(self.connection) and self.pending is not None:
             self.keep_changes()
         reason = None if self.ended else self.pin_reason()
         self.claim.reason = reason
         if reason is None and self.lost is None:
             self.give_back()
 
-    def look(self, link: Link) -> bool:
+    def look(self, connection: DriverConnection) -> bool:
         """Whether it is in a transaction, or was when its connection died."""
-        if self.transactions or link.in_transaction:
+        if self.transactions or connection.in_transaction:
             self.inside = True
-        elif self.inside and not link.is_dead:
+        elif self.inside and not connection.is_dead:
             self.inside = False
         return self.inside
 
@@ -156,16 +145,16 @@ class Lease:
 
     def forget_pin(self, pin: Pin) -> None:
         """It was collected without being closed."""
-        if pin not in self.pins or self.link is None:
+        if pin not in self.pins or self.connection is None:
             return
         if self.private:
             pin.source.abandon()
-            self.link.busy = True
+            self.connection.busy = True
             self.drop(None)
         elif pin.exclusive:
-            self.link.leftovers.append(pin.source)  # to be closed first
+            self.connection.leftovers.append(pin.source)  # to be closed first
         else:
-            self.link.leftovers.insert(0, pin.source)
+            self.connection.leftovers.insert(0, pin.source)
         self.drop_pin(pin)
 
     def cut_streams(self, older: Container[Pin]) -> None:
@@ -173,32 +162,32 @@ class Lease:
         not `older`, and statements with the one of which they are: they are closed before the next
         statement."""
         for pin in [*self.pins]:
-            if (isinstance(pin.source, Source) and pin not in older) or (
+            if (isinstance(pin.source, RowCursor) and pin not in older) or (
                 pin.transaction is not None and not pin.transaction.is_open
             ):
                 del self.pins[pin]
                 pin.cut()
-                if self.link is not None:
-                    self.link.leftovers.append(pin.source)
+                if self.connection is not None:
+                    self.connection.leftovers.append(pin.source)
 
-    def cut_pins(self, link: Link) -> None:
-        """All of them: the link goes back, or is destroyed if it is in the middle of rows."""
+    def cut_pins(self, connection: DriverConnection) -> None:
+        """All of them: the connection goes back, or is destroyed if it is in the middle of rows."""
         for pin in self.pins:
             if pin.transaction is not None:
                 pin.cut()
-            if pin.exclusive or (self.private and isinstance(pin.source, Source)):
+            if pin.exclusive or (self.private and isinstance(pin.source, RowCursor)):
                 pin.source.abandon()
-                link.busy = link.broken = True
+                connection.busy = connection.broken = True
             else:
-                link.leftovers.append(pin.source)
+                connection.leftovers.append(pin.source)
         self.pins.clear()
 
     # -- running statements ----------------------------------------------------------------------
 
     def run(
         self,
-        call: Callable[[Link], Awaitable[R]],
-        query: Query | None,
+        call: Callable[[DriverConnection], Awaitable[R]],
+        parsed: ParsedStatement | None,
         *,
         verb: str | None = None,
         pin: Pin | None = None,
@@ -209,15 +198,15 @@ class Lease:
         `pin`: of the statement or stream that runs it; `transaction`: which has to be open still;
         `ending`: which it ends.
         """
-        work = self.run_alone(call, query, pin=pin, transaction=transaction, ending=ending)
-        if query is not None:
-            return self.branch.watched(query.keyword, query.text, work)
-        return work if verb is None else self.branch.watched(verb, verb, work)
+        work = self.run_unobserved(call, parsed, pin=pin, transaction=transaction, ending=ending)
+        if parsed is not None:
+            return self.loop_db.watched(parsed.keyword, parsed.text, work)
+        return work if verb is None else self.loop_db.watched(verb, verb, work)
 
-    async def run_alone(
+    async def run_unobserved(
         self,
-        call: Callable[[Link], Awaitable[R]],
-        query: Query | None,
+        call: Callable[[DriverConnection], Awaitable[R]],
+        parsed: ParsedStatement | None,
         *,
         pin: Pin | None = None,
         transaction: Transaction | None = None,
@@ -232,41 +221,43 @@ class Lease:
             try:
                 if ending is not None:
                     ending.cut_streams(self)
-                link = self.check(pin, turn=True)
+                connection = self.check(pin, turn=True)
                 if transaction is not None and not transaction.is_open:
                     raise errors.transaction_over()
                 if pin is not None and pin not in self.pins:
                     raise self.cut_off(pin)
                 if ending is not None:
                     ending.begin_to_end(self)
-                inside = self.look(link)
-                if query is not None and query.opaque and self.transactions:
+                inside = self.look(connection)
+                if parsed is not None and parsed.opaque and self.transactions:
                     call = watched(call)
                 replaceable = not (inside or self.pins or self.blocks or self.touched)
                 while True:
-                    if query is not None:
-                        self.note(link, query)
-                    link.underway = link.restarted = False
+                    if parsed is not None:
+                        self.note(connection, parsed)
+                    connection.underway = connection.restarted = False
                     try:
-                        if link.leftovers:
-                            await self.branch.close_leftovers(link)
+                        if connection.leftovers:
+                            await self.loop_db.close_leftovers(connection)
                         try:
-                            result = await call(link)
+                            result = await call(connection)
                         except Exception as error:
-                            if link.in_transaction and not self.branch.driver.is_disconnect(error):
-                                await link.look_again()
+                            if connection.in_transaction and not self.loop_db.driver.is_disconnect(
+                                error
+                            ):
+                                await connection.look_again()
                             raise
                         break
                     except BaseException as error:
-                        self.failed(link, query, error, inside)
+                        self.failed(connection, parsed, error, inside)
                         if (
-                            not replaceable or link.underway
-                            or not self.branch.driver.is_unsent(error)
+                            not replaceable or connection.underway
+                            or not self.loop_db.driver.is_unsent(error)
                         ):  # fmt: skip
                             raise
-                    link = await self.renew()
+                    connection = await self.renew()
                     replaceable = False
-                self.succeeded(link, query)
+                self.succeeded(connection, parsed)
             finally:
                 self.turn.give()
         finally:
@@ -278,8 +269,8 @@ class Lease:
     ) -> Transaction | None:
         """Until it is the turn of this statement. Gives the transaction that has to be open then:
         that of its handle, or the one that its task has joined."""
-        task = self.branch.current_task()
-        joined = self.branch.joined.get(task)
+        task = self.loop_db.current_task()
+        joined = self.loop_db.joined.get(task)
         while True:
             inner = self.inner_block()
             if inner is not None and not inner.admits(task, joined, transaction, ending):
@@ -303,7 +294,7 @@ class Lease:
 
     async def outside(self, task: Any, inner: Transaction) -> None:
         """Wait until an inner block of another task is over."""
-        future: asyncio.Future[None] = self.branch.loop.create_future()
+        future: asyncio.Future[None] = self.loop_db.loop.create_future()
         self.outsiders.append(future)
         try:
             while not future.done():
@@ -325,43 +316,43 @@ class Lease:
         """Why this one is not open any more."""
         if self.lost is not None:
             return self.lost.error()
-        if pin.over or self.branch.database._closed:
-            return self.branch.gone()
+        if pin.over or self.loop_db.database._closed:
+            return self.loop_db.gone()
         return PoolError(
-            f"{self.branch.label}: this was closed ({pin.reason}): close() was called, its task "
+            f"{self.loop_db.label}: this was closed ({pin.reason}): close() was called, its task "
             f"ended, or its connection was lost"
         )
 
-    async def renew(self) -> Link:
-        """Another link for one that was dead when it was handed out."""
-        claim = self.branch.pool.acquire()
-        link = await claim
+    async def renew(self) -> DriverConnection:
+        """Another connection for one that was dead when it was handed out."""
+        claim = self.loop_db.pool.acquire()
+        connection = await claim
         if self.ended:
-            self.branch.give_back(link)
-            raise self.branch.gone()
-        self.link, self.claim = link, claim
-        return link
+            self.loop_db.give_back(connection)
+            raise self.loop_db.gone()
+        self.connection, self.claim = connection, claim
+        return connection
 
-    def note(self, link: Link, query: Query) -> None:
+    def note(self, connection: DriverConnection, parsed: ParsedStatement) -> None:
         """What the statement is going to do to the session."""
-        if query.touches is not None:
-            self.touched = query.touches
-            link.touch(query.touches, lasting=query.lasting, replans=query.replans)
-        if query.control is not None:
-            link.status = None
+        if parsed.touches is not None:
+            self.touched = parsed.touches
+            connection.touch(parsed.touches, lasting=parsed.lasting, replans=parsed.replans)
+        if parsed.control is not None:
+            connection.status = None
             asked = self.read_only and self.touched is not None  # for the whole session
-            self.read_only = asked or query.read_only
-        elif query.read_only:
+            self.read_only = asked or parsed.read_only
+        elif parsed.read_only:
             self.read_only = True
 
-    def changed(self, query: Query) -> None:
+    def changed(self, parsed: ParsedStatement) -> None:
         """What it was going to do to the session is done."""
-        reason = query.touches
+        reason = parsed.touches
         if reason is None:
             return
         if self.inside:
             pending = self.pending = self.pending or {}
-            pending[reason] = query.undone and pending.get(reason, True)
+            pending[reason] = parsed.undone and pending.get(reason, True)
         else:
             self.hold(reason)
 
@@ -380,61 +371,63 @@ class Lease:
         if self.pending is not None:
             self.pending = {each: undone for each, undone in self.pending.items() if not undone}
 
-    def check(self, pin: Pin | None = None, *, turn: bool = False) -> Link:
-        """The link, if a statement may run on it now; `turn`: it is the caller's."""
-        link = self.link
+    def check(self, pin: Pin | None = None, *, turn: bool = False) -> DriverConnection:
+        """The connection, if a statement may run on it now; `turn`: it is the caller's."""
+        connection = self.connection
         if (
-            link is not None and self.transactions and not link.in_transaction
-            and not link.is_dead and (turn or not self.turn.taken)
+            connection is not None and self.transactions and not connection.in_transaction
+            and not connection.is_dead and (turn or not self.turn.taken)
         ):  # fmt: skip
             self.lose("unknown", "something by the driver's own means ended it", None)
         if self.lost is not None:
             raise self.lost.error()
-        if self.session is not None:
-            error = self.session.error()
-            if self.session.once:
-                self.session = None
+        if self.lost_session is not None:
+            error = self.lost_session.error()
+            if self.lost_session.once:
+                self.lost_session = None
                 self.settle()
             raise error
-        if link is None or self.ended:
-            raise self.branch.gone()
+        if connection is None or self.ended:
+            raise self.loop_db.gone()
         for each in [*self.pins] if self.pins else ():
             if each.exclusive and each.collected:
                 del self.pins[each]
-                link.leftovers.append(each.source)  # to be closed first
+                connection.leftovers.append(each.source)  # to be closed first
             elif each.exclusive and each is not pin:
                 raise PoolError(
-                    f"{self.branch.label}: this driver cannot run another statement on the same "
+                    f"{self.loop_db.label}: this driver cannot run another statement on the same "
                     f"connection while a {each.reason}. Read it to its end or aclose() it first."
                 )
-        return link
+        return connection
 
     def check_alive(self) -> None:
         """Before a COMMIT: sent on a dead connection, nobody could tell what became of it."""
-        if self.link is not None and self.link.is_dead:
+        if self.connection is not None and self.connection.is_dead:
             cause = ConnectionError("the connection was lost before COMMIT")
             self.drop(cause)
             self.settle()
             raise errors.transaction_lost("rolled_back", "its connection was lost") from cause
 
-    def succeeded(self, link: Link, query: Query | None) -> None:
-        self.inside = link.in_transaction  # it has just answered, so the driver knows
-        if query is not None:
-            if query.control is not None:
+    def succeeded(self, connection: DriverConnection, parsed: ParsedStatement | None) -> None:
+        self.inside = connection.in_transaction  # it has just answered, so the driver knows
+        if parsed is not None:
+            if parsed.control is not None:
                 self.controlled()
-                if query.ends is not None:
-                    if link.status == "ROLLBACK" and (query.commits or query.ends == "rollback"):
+                if parsed.ends is not None:
+                    if connection.status == "ROLLBACK" and (
+                        parsed.commits or parsed.ends == "rollback"
+                    ):
                         self.rolls_back()
                     self.keep_changes()  # another one may have begun
-            self.changed(query)
-        if self.transactions and not (self.inside and (query is None or query.ends is None)):
-            ends = None if query is None else query.ends
-            what = "this statement" if query is None else f"{query!r}"
+            self.changed(parsed)
+        if self.transactions and not (self.inside and (parsed is None or parsed.ends is None)):
+            ends = None if parsed is None else parsed.ends
+            what = "this statement" if parsed is None else f"{parsed!r}"
             # COMMIT of an aborted transaction is answered with ROLLBACK.
-            outcome = ENDED_BY.get("rollback" if link.status == "ROLLBACK" else ends)
+            outcome = ENDED_BY.get("rollback" if connection.status == "ROLLBACK" else ends)
             self.lose(outcome or "committed", f"{what} ended it", None)
-        elif self.transactions and link.restarted:
-            self.lose("unknown", f"{query!r} ended it and began another", None)
+        elif self.transactions and connection.restarted:
+            self.lose("unknown", f"{parsed!r} ended it and began another", None)
 
     def controlled(self) -> None:
         """A raw BEGIN opens a transaction for those who look for one, too, and its end ends it."""
@@ -445,24 +438,32 @@ class Lease:
             self.raw = RawTransaction(self)
             enter_scope(self.raw)
 
-    def failed(self, link: Link, query: Query | None, error: BaseException, inside: bool) -> None:
-        """After a statement that raised: is the link usable, is the transaction still there?
+    def failed(
+        self,
+        connection: DriverConnection,
+        parsed: ParsedStatement | None,
+        error: BaseException,
+        inside: bool,
+    ) -> None:
+        """After a statement that raised: is the connection usable, is the transaction still there?
         `inside`: of one that was open before, raw ones included."""
-        alive = self.branch.survives(link, error, self.reads_only)
+        alive = self.loop_db.survives(connection, error, self.reads_only)
         if not alive:
             self.drop(error)
             if inside and not self.private:
-                if query is not None and query.ends in ("commit", "prepare"):
+                if parsed is not None and parsed.ends in ("commit", "prepare"):
                     self.lose("unknown", "its connection was lost during COMMIT", error)
-                if query is not None and query.opaque:
-                    self.lose("unknown", f"its connection was lost during {query!r}", error)
+                if parsed is not None and parsed.opaque:
+                    self.lose("unknown", f"its connection was lost during {parsed!r}", error)
                 self.lose("rolled_back", "its connection was lost", error)
-        elif inside and not self.private and (link.restarted or not link.in_transaction):
-            if not self.transactions and query is not None and query.control is not None:
+        elif (
+            inside and not self.private and (connection.restarted or not connection.in_transaction)
+        ):
+            if not self.transactions and parsed is not None and parsed.control is not None:
                 return  # a raw end of a raw transaction, as far as it got
-            if self.transactions and query is not None and query.opaque:
-                self.lose("unknown", f"{query!r} failed, and had or has ended it", error)
-            elif self.branch.driver.rolls_back(error):
+            if self.transactions and parsed is not None and parsed.opaque:
+                self.lose("unknown", f"{parsed!r} failed, and had or has ended it", error)
+            elif self.loop_db.driver.rolls_back(error):
                 self.lose("rolled_back", "the server rolled it back", error)
             elif self.transactions:  # a raw one is over then, as after a statement that succeeds
                 self.lose("committed", "a statement that failed had ended it before", error)
@@ -481,27 +482,27 @@ class Lease:
         self.blocks = [each for each in self.blocks if each is None or each.is_open]
 
     async def leave_block(self, error: BaseException | None, joined: Transaction | None) -> None:
-        """Of connection(): leaving the outermost one resets and returns the link."""
+        """Of connection(): leaving the outermost one resets and returns the connection."""
         if self.ended or (joined is not None and not joined.is_open):
-            return  # the link may be another task's
+            return  # the connection may be another task's
         self.blocks.remove(joined)
-        link = self.link
-        if link is None:
+        connection = self.connection
+        if connection is None:
             if not self.blocks and self.holds is None:
-                self.session = None
+                self.lost_session = None
             self.settle()
             return
-        inside = self.look(link)
+        inside = self.look(connection)
         if error is not None and may_have_interrupted_use(error):
-            link.busy = True
+            connection.busy = True
             self.drop(None)
             if inside:
                 self.lose("rolled_back", "a cancellation destroyed its connection", error)
-        elif link.is_dead:
+        elif connection.is_dead:
             self.drop(error or ConnectionError("the connection was lost in a connection() block"))
             if inside:
                 self.lose("rolled_back", "its connection was lost", error)
-        elif self.transactions and not link.in_transaction:
+        elif self.transactions and not connection.in_transaction:
             self.lose("unknown", "something in a connection() block ended it", error)
         elif self.pin_reason() is None:
             await self.give_back().wait()
@@ -513,7 +514,7 @@ class Lease:
     def task_done(self, task: Any) -> None:
         """Perhaps it was the last one, and its loop stops: nothing is begun in this very step."""
         self.cut()
-        self.branch.loop.call_soon(self.settle)
+        self.loop_db.loop.call_soon(self.settle)
 
     def end(self) -> None:
         """Its task is over, or the database is closed: whoever still uses it learns so."""
@@ -522,69 +523,71 @@ class Lease:
 
     def cut(self) -> None:
         self.ended = True
-        self.lost = self.session = None
+        self.lost = self.lost_session = None
         if self.transactions:
             for pin in self.pins:
-                if isinstance(pin.source, Source):
+                if isinstance(pin.source, RowCursor):
                     pin.cut()
         for transaction in self.transactions:
             transaction.cut_off()
         self.transactions.clear()
-        if self.link is not None:
-            self.cut_pins(self.link)
+        if self.connection is not None:
+            self.cut_pins(self.connection)
         self.blocks.clear()
         self.let_in()
 
     def disown(self) -> object:
-        """In a forked child: link and pins are the parent's. Gives what must not be finalized."""
-        kept = self.link, self.claim, self.pins, self.outsiders
-        self.link, self.pins, self.outsiders = None, {}, []
+        """In a forked child: all of it is the parent's. Gives what must not be finalized."""
+        kept = self.connection, self.claim, self.pins, self.outsiders
+        self.connection, self.pins, self.outsiders = None, {}, []
         self.cut()
         return kept
 
     def break_off(self) -> None:
-        """The end of its transaction was cancelled: it is rolled back with its link, and the task
-        goes on with another one, also while somebody's statement still runs on this."""
-        if self.link is not None:
-            self.link.broken = True
+        """The end of its transaction was cancelled: it is rolled back with its connection, and the
+        task goes on with another one, also while somebody's statement still runs on this."""
+        if self.connection is not None:
+            self.connection.broken = True
         holds, task = self.holds, self.task
         self.end()
-        self.branch.unbind(self)
+        self.loop_db.unbind(self)
         if holds is not None and not task.done():
-            heir = Lease(self.branch, None, self.claim, task, private=False)
-            heir.session = LostSession(holds, None)
-            self.branch.leases[task] = heir
+            heir = Session(self.loop_db, None, self.claim, task, private=False)
+            heir.lost_session = LostSession(holds, None)
+            self.loop_db.sessions[task] = heir
 
     def give_back(self) -> Any:
         """To the pool, which cleans it and hands it on."""
-        if self.link is not None and self.pins:
-            self.cut_pins(self.link)  # of what was collected, and is open on it still
-        link, self.link = self.link, None
+        if self.connection is not None and self.pins:
+            self.cut_pins(self.connection)  # of what was collected, and is open on it still
+        connection, self.connection = self.connection, None
         self.unbind()
-        return self.branch.give_back(link)
+        return self.loop_db.give_back(connection)
 
     def drop(self, error: BaseException | None) -> None:
-        """Destroy the link."""
-        link, self.link = self.link, None
-        if link is not None:
+        """Destroy the connection."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
             reason = self.holds or ("connection()" if self.blocks else None)
             if reason is not None and not (self.private or self.ended):
-                self.session = LostSession(reason, error)
+                self.lost_session = LostSession(reason, error)
             self.claim.reason = self.pending = None
             for pin in self.pins:
                 pin.source.abandon()
-            self.branch.discard(link, error)
+            self.loop_db.discard(connection, error)
 
     def unbind(self) -> None:
         self.claim.reason = None
         self.raw = self.touched = self.holds = self.pending = None
         self.task.remove_done_callback(self.task_done)
-        self.branch.unbind(self)
+        self.loop_db.unbind(self)
 
     def __repr__(self) -> str:
-        return f"<Lease of {task_name(self.task)}: {self.pin_reason()}>"
+        return f"<Session of {task_name(self.task)}: {self.pin_reason()}>"
 
 
-def watched(call: Callable[[Link], Awaitable[R]]) -> Callable[[Link], Awaitable[R]]:
-    """The same, while the link looks whether it is still in the same transaction."""
-    return lambda link: link.watch(call)
+def watched(
+    call: Callable[[DriverConnection], Awaitable[R]],
+) -> Callable[[DriverConnection], Awaitable[R]]:
+    """The same, while the connection looks whether it is still in the same transaction."""
+    return lambda connection: connection.watch(call)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ...sql.analysis import analyse
-from ...sql.driver import Arguments, Collected, Isolation, Link, Prepared, Source
+from ...sql.driver import Arguments, Collected, DriverConnection, Isolation, Prepared, RowCursor
 from ...sql.notes import note_row, of_values
-from ...sql.placeholders import MYSQL, Template, UsualText
+from ...sql.parsing.placeholders import MYSQL, Template, UsualText
+from ...sql.parsing.session_rules import analyse
 from ...sql.rows import make_rows
 from ..wire import Wire, hang_up
 from .private import AUTOCOMMIT, IN_TRANSACTION, Connection, Rows, errors
@@ -42,7 +42,7 @@ INSERT_VALUES = re.compile(
 Who = tuple[str | None, str | None]  # role and database: both outlast a reset
 
 
-class MysqlLink(Link):
+class MysqlConnection(DriverConnection):
     __slots__ = (
         "_changes",
         "_driver",
@@ -254,7 +254,7 @@ class MysqlLink(Link):
 
     # -- streams ---------------------------------------------------------------------------------
 
-    async def stream(self, text: str, arguments: Any, keyword: str, *, alone: bool) -> Source:
+    async def stream(self, text: str, arguments: Any, keyword: str, *, alone: bool) -> RowCursor:
         raw = self.raw
         if self.in_transaction and analyse(text, MYSQL).opaque:
             return Collected(await self.fetch_all(text, arguments))  # then it can be watched
@@ -329,11 +329,11 @@ class MysqlLink(Link):
     def looks_dead(self) -> bool:
         return not self.raw.connected or self.raw._stream_broken
 
-    def hung_up(self) -> bool:
-        return not self.looks_dead() and self._wire.hung_up()
+    def peer_closed(self) -> bool:
+        return not self.looks_dead() and self._wire.peer_closed()
 
-    def stirs(self) -> bool:
-        return not self.looks_dead() and self._wire.stirs()
+    def has_unread_bytes(self) -> bool:
+        return not self.looks_dead() and self._wire.has_unread_bytes()
 
     async def ping(self) -> None:
         await self.raw.ping(reconnect=False)
@@ -371,10 +371,10 @@ class MysqlLink(Link):
 class MysqlPrepared(Prepared):
     __slots__ = ("_types", "statement")
 
-    link: MysqlLink
+    connection: MysqlConnection
 
-    def __init__(self, link: MysqlLink, text: str, statement: Any) -> None:
-        super().__init__(link, text)
+    def __init__(self, connection: MysqlConnection, text: str, statement: Any) -> None:
+        super().__init__(connection, text)
         self.statement = statement
         self._types: list[type] | None = None  # of the parameters that it was first run with
 
@@ -393,27 +393,32 @@ class MysqlPrepared(Prepared):
         return rows[0][0] if rows else None
 
     async def _run(self, arguments: Any) -> Any:
-        link = self.link
-        values = link.values(arguments or ())
+        connection = self.connection
+        values = connection.values(arguments or ())
         check_count(self.statement, values)
-        if link.typed and self._types != (types := [*map(type, values)]):
+        if connection.typed and self._types != (types := [*map(type, values)]):
             if self._types is not None:
-                old, self.statement = self.statement, await link.raw.prepare(self.text)
+                old, self.statement = self.statement, await connection.raw.prepare(self.text)
                 await close_statement(old)
             self._types = types
-        return await link.raw.run_prepared(self.statement, values)
+        return await connection.raw.run_prepared(self.statement, values)
 
     async def close(self) -> None:
         await self.statement.close()
 
 
-class MysqlSource(Source):
+class MysqlSource(RowCursor):
     """Rows as the server sends them; nothing else runs meanwhile."""
 
     def __init__(
-        self, link: MysqlLink, rows: Rows, alone: bool, text: str = "", statement: Any = None
+        self,
+        connection: MysqlConnection,
+        rows: Rows,
+        alone: bool,
+        text: str = "",
+        statement: Any = None,
     ) -> None:
-        self.link = link
+        self.connection = connection
         self.rows = rows
         self.alone = alone
         self.text = text  # of the statement, if it was prepared
@@ -432,15 +437,15 @@ class MysqlSource(Source):
         self._hold(False)
         if self.alone and self.rows.unread:
             # Rather a new connection than to read all the rest.
-            self.link.busy = self.link.broken = True
+            self.connection.busy = self.connection.broken = True
             return
         await self.rows.close()
         if self.statement is not None:
-            await self.link.let_go(self.text, self.statement)
+            await self.connection.let_go(self.text, self.statement)
 
     def _hold(self, wait: bool) -> None:
         """asyncmy takes in whatever comes; the server has to wait for the reader."""
-        transport = self.link.raw._transport
+        transport = self.connection.raw._transport
         if transport is None or transport.is_closing():
             return
         if wait:

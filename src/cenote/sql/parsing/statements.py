@@ -8,19 +8,19 @@ from sys import getsizeof
 from threading import Lock
 from typing import Any
 
-from .analysis import analyse
-from .driver import Arguments, Driver, Link
-from .losses import UNDONE
-from .notes import note_missing
+from ..driver import Arguments, Driver, DriverConnection
+from ..losses import UNDONE
+from ..notes import note_missing
 from .placeholders import Template, compile_template
+from .session_rules import analyse
 
-# What is kept for each database. A query has its text once more for each kind of parameters.
+# What is kept for each database. Each has its text once more for each kind of parameters.
 REMEMBERED = 2048  # texts
 BUDGET = 4_000_000  # bytes of all these texts
 LONGEST = 500_000  # bytes of a text; a longer one is analysed each time
 
 
-class Query:
+class ParsedStatement:
     """One text, analysed for one driver."""
 
     __slots__ = ("_driver", "_named", "_positional", "commits", "control", "ends", "keyword",
@@ -84,8 +84,8 @@ class Query:
         return {} if self.template({}).names else ()
 
     def commit_by(self, name: str, text: str, arguments: Arguments) -> Any:
-        """The call of a link's method for a statement that commits. Only execute() tells what the
-        server answered, which is ROLLBACK after an error."""
+        """The call of a connection's method for a statement that commits. Only execute() tells what
+        the server answered, which is ROLLBACK after an error."""
         return partial(_commit, name, text, arguments)
 
     def __repr__(self) -> str:
@@ -93,8 +93,8 @@ class Query:
         return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-async def _commit(name: str, text: str, arguments: Arguments, link: Link) -> Any:
-    affected = await link.execute(text, arguments)
+async def _commit(name: str, text: str, arguments: Arguments, connection: DriverConnection) -> Any:
+    affected = await connection.execute(text, arguments)
     return affected if name == "execute" else without_rows(name)
 
 
@@ -103,7 +103,7 @@ def without_rows(name: str) -> Any:
     return {"execute": 0, "fetch_all": []}.get(name)
 
 
-class Queries(dict[str, Query]):
+class StatementCache(dict[str, ParsedStatement]):
     """The texts of one database that were analysed; the oldest give way to new ones. Looking up a
     text that is kept runs no Python code."""
 
@@ -115,21 +115,21 @@ class Queries(dict[str, Query]):
         self._bytes = 0  # of all texts
         self._lock = Lock()  # a database may be used in several threads
 
-    def __missing__(self, text: str) -> Query:
-        query = Query(self._driver, text)
-        if query.size <= LONGEST:
+    def __missing__(self, text: str) -> ParsedStatement:
+        parsed = ParsedStatement(self._driver, text)
+        if parsed.size <= LONGEST:
             with self._lock:
-                self._keep(text, query)
-        return query
+                self._keep(text, parsed)
+        return parsed
 
-    def _keep(self, text: str, query: Query) -> None:
+    def _keep(self, text: str, parsed: ParsedStatement) -> None:
         if text in self:
             return
-        while len(self) >= REMEMBERED or self._bytes + query.size > BUDGET:
+        while len(self) >= REMEMBERED or self._bytes + parsed.size > BUDGET:
             oldest = next(iter(self))
             self._bytes -= self.pop(oldest).size
-        self[text] = query
-        self._bytes += query.size
+        self[text] = parsed
+        self._bytes += parsed.size
 
     def forget(self) -> None:
         """Let go of everything."""

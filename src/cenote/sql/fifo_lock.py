@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Turn:
+class FifoLock:
     """Whose it is to do something; `taken` may be set by who finds that it is not."""
 
     __slots__ = ("_waiters", "taken")

@@ -1,4 +1,4 @@
-"""A database in one event loop: its pool, the hooks of that pool, and the tasks that hold links."""
+"""A database in one event loop: its pool, the hooks of that pool, and the sessions of tasks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..observe import task_name
 from ..pool import Pool
 from ..pool.bound import is_monotonic
 from ..pool.hooks import was_cut
-from .binding import Lease
-from .driver import Driver, Link
+from .driver import Driver, DriverConnection
 from .notes import note, note_connect
-from .query import Query, without_rows
+from .parsing.statements import ParsedStatement, without_rows
 from .scope import acting_task, forget_scope, open_transactions, scope
+from .session import Session
 from .url import without_frames
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 running_loop = asyncio._get_running_loop
 
 
-class Branch:
+class LoopDatabase:
     """What a `Database` is in one event loop."""
 
     def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,21 +51,21 @@ class Branch:
         self.label = database._label
         self.driver: Driver = database._driver
         self.loop = loop
-        self.leases: dict[Any, Lease] = {}  # task -> what it holds over several statements
-        self.private: set[Lease] = set()  # of streams
+        self.sessions: dict[Any, Session] = {}  # task -> what it holds over several statements
+        self.private: set[Session] = set()  # of streams
         self.joined: dict[Any, Transaction] = {}  # task -> the transaction of another
-        self.links: set[Link] = set()  # all that are open
-        self.epoch = 0  # counted up when a connection is lost: the others are suspect
+        self.connections: set[DriverConnection] = set()  # all that are open
+        self.suspicion_epoch = 0  # counted up when a connection is lost: the others are suspect
         self.refused: WeakSet[Any] = WeakSet()  # tasks whose commit() has failed
         self.over = False
         self.disowned = False  # this is a forked child, and all of it is the parent's
-        self._closing: set[Link] = set()  # that end in proper form just now
+        self._closing: set[DriverConnection] = set()  # that end in proper form just now
         self._all_closed = asyncio.Event()  # after the end
         self.time = monotonic if is_monotonic(loop) else loop.time
         self._ping_after_idle = database._ping_after_idle
         self.reset_always = database._reset == "always"
         self._guard: AsyncGenerator[None, None] | None = None
-        self.pool: Pool[Link] = Pool(
+        self.pool: Pool[DriverConnection] = Pool(
             self._connect,
             destructor=self._disconnect,
             healthcheck=self._ping,
@@ -79,7 +79,7 @@ class Branch:
 
     # -- the hooks of the pool -------------------------------------------------------------------
 
-    async def _connect(self) -> Link:
+    async def _connect(self) -> DriverConnection:
         database = self.database
         if self._guard is None:
             self._guard = self._watch_loop()
@@ -87,113 +87,119 @@ class Branch:
         database._connected = True
         password = await database._get_password()
         try:
-            link = await self.driver.connect(password)
+            connection = await self.driver.connect(password)
         except BaseException as error:
-            note_connect(error, self.driver.plan.target)
+            note_connect(error, self.driver.config.target)
             if password is not None:
                 without_frames(error)
             raise
-        self.links.add(link)
+        self.connections.add(connection)
         try:
-            await self._greet(link)
+            await self._greet(connection)
         except BaseException:
-            await self._disconnect(link)
+            await self._disconnect(connection)
             raise
-        link.epoch = self.epoch
-        link.quiet_since = self.loop.time()
-        return link
+        connection.suspicion_epoch = self.suspicion_epoch
+        connection.last_heard = self.loop.time()
+        return connection
 
-    async def _greet(self, link: Link) -> None:
+    async def _greet(self, connection: DriverConnection) -> None:
         """on_connect; what it sets is not touched."""
         on_connect = self.database._on_connect
         if on_connect is not None:
-            answer = on_connect(link.raw)
+            answer = on_connect(connection.raw)
             if is_awaitable(answer):
                 await answer
-            if link.in_transaction:
-                await link.rollback()
-            link.greeted()
-        link.touched = None
+            if connection.in_transaction:
+                await connection.rollback()
+            connection.greeted()
+        connection.touched = None
 
-    async def _disconnect(self, link: Link) -> None:
-        self._closing.add(link)
+    async def _disconnect(self, connection: DriverConnection) -> None:
+        self._closing.add(connection)
         try:
-            await link.close()
+            await connection.close()
         except asyncio.CancelledError:
             if self._guard is not None and not was_cut():
-                self._closing.discard(link)  # the loop goes down: there is a last moment for it
+                self._closing.discard(
+                    connection
+                )  # the loop goes down: there is a last moment for it
                 return
         except BaseException:
-            self._disconnected(link)
+            self._disconnected(connection)
             raise
-        self._disconnected(link)
+        self._disconnected(connection)
 
-    def _disconnected(self, link: Link) -> None:
-        link.terminate()
-        self.links.discard(link)
-        self._closing.discard(link)
-        while link.leftovers:
-            link.leftovers.pop().abandon()
-        if self.over and not self.links:
+    def _disconnected(self, connection: DriverConnection) -> None:
+        connection.terminate()
+        self.connections.discard(connection)
+        self._closing.discard(connection)
+        while connection.leftovers:
+            connection.leftovers.pop().abandon()
+        if self.over and not self.connections:
             self._all_closed.set()
 
-    async def _ping(self, link: Link) -> bool:
+    async def _ping(self, connection: DriverConnection) -> bool:
         try:
-            await link.ping()
+            await connection.ping()
         except BaseException as error:
-            link.broken = True
+            connection.broken = True
             if not isinstance(error, Exception):
                 raise  # it took too long, or nobody waits for it any more
             log(DEBUG, "%s: ping failed: %r", self.label, error)
-            self.doubt()
+            self.suspect_idle()
             return False
-        link.epoch = self.epoch
-        link.quiet_since = self.loop.time()
+        connection.suspicion_epoch = self.suspicion_epoch
+        connection.last_heard = self.loop.time()
         return True
 
-    def _before_acquire(self, link: Link) -> Any:
-        if link.broken:
+    def _before_acquire(self, connection: DriverConnection) -> Any:
+        if connection.broken:
             return False
-        idle = self.time() - link.quiet_since
-        stirs = idle > JUST_NOW and link.stirs()
-        if link.looks_dead() or (stirs and link.hung_up()):
-            link.broken = True
-            self.doubt()
+        idle = self.time() - connection.last_heard
+        has_unread_bytes = idle > JUST_NOW and connection.has_unread_bytes()
+        if connection.looks_dead() or (has_unread_bytes and connection.peer_closed()):
+            connection.broken = True
+            self.suspect_idle()
             return False
-        if stirs or link.epoch != self.epoch or idle >= self._ping_after_idle:
-            return self._ping(link)
+        if (
+            has_unread_bytes
+            or connection.suspicion_epoch != self.suspicion_epoch
+            or idle >= self._ping_after_idle
+        ):
+            return self._ping(connection)
         return True
 
-    def _before_release(self, link: Link) -> Any:
-        if link.broken or link.looks_dead():
+    def _before_release(self, connection: DriverConnection) -> Any:
+        if connection.broken or connection.looks_dead():
             return False
-        link.returned()
+        connection.returned()
         always = self.reset_always
-        if not (link.touched or link.leftovers or always or link.in_transaction):
-            link.quiet_since = self.time()
+        if not (connection.touched or connection.leftovers or always or connection.in_transaction):
+            connection.last_heard = self.time()
             return True
-        return self._clean(link, always)
+        return self._clean(connection, always)
 
-    async def _clean(self, link: Link, always: bool) -> bool:
-        """Nothing of the last task is left; False: this link cannot do it."""
-        await self.close_leftovers(link)
-        if link.in_transaction:
-            await link.rollback()
-        if (link.touched or always) and self.database._reset != "never":
-            if not await link.reset():
+    async def _clean(self, connection: DriverConnection, always: bool) -> bool:
+        """Nothing of the last task is left; False: this connection cannot do it."""
+        await self.close_leftovers(connection)
+        if connection.in_transaction:
+            await connection.rollback()
+        if (connection.touched or always) and self.database._reset != "never":
+            if not await connection.reset():
                 return False
-            await self._greet(link)
-        link.touched = None
-        link.quiet_since = self.loop.time()
-        return not link.in_transaction  # SET autocommit = 0 and reset="never"
+            await self._greet(connection)
+        connection.touched = None
+        connection.last_heard = self.loop.time()
+        return not connection.in_transaction  # SET autocommit = 0 and reset="never"
 
-    async def close_leftovers(self, link: Link) -> None:
-        while link.leftovers:
-            await link.leftovers.pop().close()
+    async def close_leftovers(self, connection: DriverConnection) -> None:
+        while connection.leftovers:
+            await connection.leftovers.pop().close()
 
-    def doubt(self) -> None:
+    def suspect_idle(self) -> None:
         """A connection was lost: the others are looked at before they are used again."""
-        self.epoch += 1
+        self.suspicion_epoch += 1
         self.pool._doubted = self.time()
 
     # -- who holds what --------------------------------------------------------------------------
@@ -204,25 +210,25 @@ class Branch:
             raise RuntimeError("a database is used from tasks; there is no running task")
         return task
 
-    def lease(self) -> Lease | None:
+    def session(self) -> Session | None:
         """What the running task holds; complains about tasks started inside a transaction."""
         task = acting_task(self)
-        lease = self.leases.get(task)
-        if lease is not None:
-            return lease
+        session = self.sessions.get(task)
+        if session is not None:
+            return session
         if self.joined and (transaction := self.joined.get(task)) is not None:
-            return transaction._open_lease()
+            return transaction._open_session()
         if scope.get() is not None:
             self._check_scope(task)
         return None
 
-    def peek(self) -> Lease | None:
+    def peek(self) -> Session | None:
         """The same, without complaining."""
         task = acting_task(self)
-        lease = self.leases.get(task)
-        if lease is None and (transaction := self.joined.get(task)) is not None:
-            return transaction._lease if transaction.is_open else None
-        return lease
+        session = self.sessions.get(task)
+        if session is None and (transaction := self.joined.get(task)) is not None:
+            return transaction._session if transaction.is_open else None
+        return session
 
     def _check_scope(self, task: Any) -> None:
         for transaction in open_transactions():
@@ -240,31 +246,33 @@ class Branch:
             warnings.warn(TransactionScopeWarning(text), stacklevel=depth(sys._getframe()))
             return
 
-    async def bound_lease(self, *, private: bool = False) -> Lease:
-        """The task's lease, or a new one; a private one is always new."""
-        if not private and (lease := self.lease()) is not None:
-            return lease
-        return await self.new_lease(private=private)
+    async def bound_session(self, *, private: bool = False) -> Session:
+        """The task's session, or a new one; a private one is always new."""
+        if not private and (session := self.session()) is not None:
+            return session
+        return await self.new_session(private=private)
 
-    async def new_lease(self, *, private: bool = False) -> Lease:
+    async def new_session(self, *, private: bool = False) -> Session:
         task = self.current_task()
         claim = self.pool.acquire()
-        link = await claim
-        return self.bind(link, claim, task, private=private)
+        connection = await claim
+        return self.bind(connection, claim, task, private=private)
 
-    def bind(self, link: Link, claim: Any, task: Any, *, private: bool = False) -> Lease:
-        lease = Lease(self, link, claim, task, private=private)
-        lease.ended = self.over  # closed while the statement ran: it is not kept
+    def bind(
+        self, connection: DriverConnection, claim: Any, task: Any, *, private: bool = False
+    ) -> Session:
+        session = Session(self, connection, claim, task, private=private)
+        session.ended = self.over  # closed while the statement ran: it is not kept
         if private:
-            self.private.add(lease)
+            self.private.add(session)
         else:
-            self.leases[task] = lease
-        return lease
+            self.sessions[task] = session
+        return session
 
-    def unbind(self, lease: Lease) -> None:
-        self.private.discard(lease)
-        if self.leases.get(lease.task) is lease:
-            del self.leases[lease.task]
+    def unbind(self, session: Session) -> None:
+        self.private.discard(session)
+        if self.sessions.get(session.task) is session:
+            del self.sessions[session.task]
 
     # -- statements ------------------------------------------------------------------------------
 
@@ -293,38 +301,53 @@ class Branch:
         except Exception as error:
             log(ERROR, "%s: an observer of statements failed", self.label, error=error)
 
-    def failed(self, link: Link, claim: Any, query: Query, error: BaseException) -> None:
-        if not self.survives(link, error, False):
-            self.discard(link, error)
+    def failed(
+        self,
+        connection: DriverConnection,
+        claim: Any,
+        parsed: ParsedStatement,
+        error: BaseException,
+    ) -> None:
+        if not self.survives(connection, error, False):
+            self.discard(connection, error)
         else:
-            self.keep(link, claim, query, failed=True)
+            self.keep(connection, claim, parsed, failed=True)
 
-    def keep(self, link: Link, claim: Any, query: Query, *, failed: bool = False) -> None:
+    def keep(
+        self,
+        connection: DriverConnection,
+        claim: Any,
+        parsed: ParsedStatement,
+        *,
+        failed: bool = False,
+    ) -> None:
         """Pinned, or given back."""
-        lease = self.bind(link, claim, self.current_task())
-        lease.note(link, query)
-        lease.inside = link.in_transaction
-        if query.control is not None:
-            lease.controlled()
+        session = self.bind(connection, claim, self.current_task())
+        session.note(connection, parsed)
+        session.inside = connection.in_transaction
+        if parsed.control is not None:
+            session.controlled()
         if not failed:
-            lease.changed(query)
-        lease.settle()
+            session.changed(parsed)
+        session.settle()
 
-    def survives(self, link: Link, error: BaseException, reads_only: bool) -> bool:
-        """Whether the link is as good as before, after a statement that raised."""
+    def survives(
+        self, connection: DriverConnection, error: BaseException, reads_only: bool
+    ) -> bool:
+        """Whether the connection is as good as before, after a statement that raised."""
         if not isinstance(error, Exception):
-            link.busy = link.broken = True
+            connection.busy = connection.broken = True
             return False
         if isinstance(error, PoolError):
             return True
         if (hint := self.driver.hint(error)) is not None:
             note(error, hint)
-        if self.driver.is_disconnect(error) or link.is_dead:
-            link.broken = True
-            link.busy = isinstance(error, TimeoutError)
+        if self.driver.is_disconnect(error) or connection.is_dead:
+            connection.broken = True
+            connection.busy = isinstance(error, TimeoutError)
             return False
-        if link.is_stuck():
-            link.stuck = link.busy = link.broken = True
+        if connection.is_stuck():
+            connection.stuck = connection.busy = connection.broken = True
             return False
         if self.driver.is_demoted(error) and not reads_only:
             self.pool.retire()
@@ -332,26 +355,30 @@ class Branch:
 
     # -- giving back -----------------------------------------------------------------------------
 
-    def give_back(self, link: Link | None) -> Any:
-        if link is None:
+    def give_back(self, connection: DriverConnection | None) -> Any:
+        if connection is None:
             return None
-        if link.is_stuck():
-            link.busy = link.broken = True
-        reset = (link.touched or self.reset_always) and self.database._reset != "never"
-        if link.broken or (reset and (link.lasting or not link.can_reset)):
-            return self.pool.discard(link)  # no failure: that is how it is with this one
-        return self.pool.release(link)
+        if connection.is_stuck():
+            connection.busy = connection.broken = True
+        reset = (connection.touched or self.reset_always) and self.database._reset != "never"
+        if connection.broken or (reset and (connection.lasting or not connection.can_reset)):
+            return self.pool.discard(connection)  # no failure: that is how it is with this one
+        return self.pool.release(connection)
 
-    def discard(self, link: Link, error: BaseException | None) -> None:
+    def discard(self, connection: DriverConnection, error: BaseException | None) -> None:
         """Destroy it; a lost connection is a failure for the breaker, a cancellation is none."""
-        link.broken = True
-        lost = isinstance(error, Exception) and not isinstance(error, PoolError) and not link.stuck
+        connection.broken = True
+        lost = (
+            isinstance(error, Exception)
+            and not isinstance(error, PoolError)
+            and not connection.stuck
+        )
         if lost:
-            self.doubt()
+            self.suspect_idle()
         if isinstance(error, GeneratorExit):  # in any thread, at any moment
-            self.pool._from_finalizer(partial(self.pool.discard, link))
+            self.pool._from_finalizer(partial(self.pool.discard, connection))
         else:
-            self.pool.discard(link, error if lost else None)
+            self.pool.discard(connection, error if lost else None)
 
     def gone(self) -> PoolError:
         if self.database._closed:
@@ -365,39 +392,39 @@ class Branch:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def end_leases(self) -> None:
+    def end_sessions(self) -> None:
         """Unbind every task: what is quiet goes back, the rest at the end of its statement."""
-        for lease in [*self.leases.values(), *self.private]:
-            lease.end()
+        for session in [*self.sessions.values(), *self.private]:
+            session.end()
         self.joined.clear()
 
     async def close(self) -> None:
         self.over = True
-        self.end_leases()
+        self.end_sessions()
         try:
             await self.pool.close()
         finally:
             guard = self._guard
-            if guard is not None and not self.links:  # else it sees to those that are busy
+            if guard is not None and not self.connections:  # else it sees to those that are busy
                 await guard.aclose()
 
     def forsake(self) -> None:
         """The loop is gone, or does not run: close without waiting for anything."""
         self.over = True
-        self.leases.clear()
+        self.sessions.clear()
         self.private.clear()
         self.joined.clear()
         self.pool._forsake()
-        for link in self.links:
-            link.terminate()
-        self.links.clear()
+        for connection in self.connections:
+            connection.terminate()
+        self.connections.clear()
 
     def disown(self) -> object:
         """In a forked child: nothing of it is used, closed or finalized."""
         self.over = self.disowned = True
-        kept = [lease.disown() for lease in [*self.leases.values(), *self.private]]
-        kept += [self.leases, self.private, self.joined, self.links, self._guard, self]
-        self.leases, self.private, self.joined, self.links = {}, set(), {}, set()
+        kept = [session.disown() for session in [*self.sessions.values(), *self.private]]
+        kept += [self.sessions, self.private, self.joined, self.connections, self._guard, self]
+        self.sessions, self.private, self.joined, self.connections = {}, set(), {}, set()
         return kept
 
     async def _watch_loop(self) -> AsyncGenerator[None, None]:
@@ -413,23 +440,24 @@ class Branch:
         if not self.over:
             self.over = True
             self.database._leave(self)
-            self.end_leases()
+            self.end_sessions()
         try:
             async with asyncio.timeout(LAST_MOMENTS):
                 self._guard = None
                 await self.pool.close()
-                await asyncio.gather(*map(self._disconnect, self.links - self._closing))
-                if self.links:
+                await asyncio.gather(*map(self._disconnect, self.connections - self._closing))
+                if self.connections:
                     await self._all_closed.wait()
         except Exception as error:
             log(DEBUG, "%s: not closed properly: %r", self.label, error)
-        for link in [*self.links]:
-            self._disconnected(link)
+        for connection in [*self.connections]:
+            self._disconnected(connection)
 
 
 def statement(method: F) -> F:
-    """Gives a method of `Database` its body: one statement of the running task, run by the link's
-    method of the same name. It is one coroutine, since every layer more would be resumed, too."""
+    """Gives a method of `Database` its body: one statement of the running task, run by the
+    connection's method of the same name. It is one coroutine, since every layer more
+    would be resumed, too."""
     name = method.__name__
 
     @wraps(method)
@@ -441,49 +469,49 @@ def statement(method: F) -> F:
         watched: bool = False,
         last: bool = False,
     ) -> Any:
-        branch: Branch | None = database._branches.get(running_loop())  # type: ignore[arg-type]
-        if branch is None or database._closed:
-            branch = database._branch()
-        query: Query = database._query(sql)
+        loop_db: LoopDatabase | None = database._loop_databases.get(running_loop())  # type: ignore[arg-type]
+        if loop_db is None or database._closed:
+            loop_db = database._loop_database()
+        parsed: ParsedStatement = database._parse(sql)
         if database._observers and not watched:
             work = run(database, sql, parameters, watched=True)
-            return await branch.observed(query.keyword, query.text, work)
+            return await loop_db.observed(parsed.keyword, parsed.text, work)
         if parameters is None:
-            text, arguments = query.text, None
+            text, arguments = parsed.text, None
         else:
-            text, arguments = query.bind(parameters)
-        if branch.leases or branch.joined or scope.get() is not None:
-            lease = branch.lease()
-            if lease is not None:
-                if lease.lost is not None and query.control == "rollback":
+            text, arguments = parsed.bind(parameters)
+        if loop_db.sessions or loop_db.joined or scope.get() is not None:
+            session = loop_db.session()
+            if session is not None:
+                if session.lost is not None and parsed.control == "rollback":
                     await database.rollback()
                     return without_rows(name)
-                if query.commits:
-                    call = query.commit_by(name, text, arguments)
+                if parsed.commits:
+                    call = parsed.commit_by(name, text, arguments)
                 else:
                     call = methodcaller(name, text, arguments)
                 try:
-                    return await lease.run_alone(call, query)
+                    return await session.run_unobserved(call, parsed)
                 except Exception as error:
                     if parameters is None:
-                        query.note_missing(error)
+                        parsed.note_missing(error)
                     raise
-        claim = branch.acquire()
-        link: Link = await claim
+        claim = loop_db.acquire()
+        connection: DriverConnection = await claim
         try:
-            result = await getattr(link, name)(text, arguments)
+            result = await getattr(connection, name)(text, arguments)
         except BaseException as error:
-            branch.failed(link, claim, query, error)
+            loop_db.failed(connection, claim, parsed, error)
             if parameters is None:
-                query.note_missing(error)
-            if last or not branch.driver.is_unsent(error):
+                parsed.note_missing(error)
+            if last or not loop_db.driver.is_unsent(error):
                 raise
         else:
-            if query.touches is not None or branch.reset_always or link.in_transaction:
-                branch.keep(link, claim, query)
+            if parsed.touches is not None or loop_db.reset_always or connection.in_transaction:
+                loop_db.keep(connection, claim, parsed)
             else:
-                link.quiet_since = branch.time()
-                branch.release_clean(link)
+                connection.last_heard = loop_db.time()
+                loop_db.release_clean(connection)
             return result
         return await run(database, sql, parameters, watched=True, last=True)
 

@@ -1,0 +1,1 @@
+"""Read SQL texts: tokens, placeholders, and what a statement does to the session."""
