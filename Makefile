@@ -8,7 +8,7 @@ help:
 	@echo 'make demo    run the demo'
 	@echo 'make quick   core and pool on both cores, without servers: the inner loop'
 	@echo 'make test    run the tests (ARGS="-k name" goes to pytest)'
-	@echo 'make lint    formatting and lint; make types: mypy'
+	@echo 'make lint    formatting and lint; make types: mypy, pyright'
 	@echo 'make check   format, lint, types, and the tests with the long ones'
 	@echo 'make matrix  the tests on every supported Python'
 	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 10 minutes'
@@ -47,6 +47,7 @@ lint:
 types:
 	@scripts/venv.sh .venv '$(PYTHON)' dev
 	.venv/bin/python -m mypy
+	.venv/bin/python scripts/type_completeness.py
 
 check: lint types
 	@scripts/servers.sh

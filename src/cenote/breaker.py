@@ -42,9 +42,9 @@ class Recovery:
         success_threshold: int,
         max_recovery_timeout: float,
     ) -> None:
-        self.recovery_timeout = duration("recovery_timeout", recovery_timeout)
-        self.success_threshold = whole("success_threshold", success_threshold, least=1)
-        self.max_recovery_timeout = duration("max_recovery_timeout", max_recovery_timeout)
+        self.recovery_timeout: float = duration("recovery_timeout", recovery_timeout)
+        self.success_threshold: int = whole("success_threshold", success_threshold, least=1)
+        self.max_recovery_timeout: float = duration("max_recovery_timeout", max_recovery_timeout)
         if self.max_recovery_timeout < self.recovery_timeout:
             raise ValueError(
                 f"max_recovery_timeout ({max_recovery_timeout}) must not be less than "
@@ -118,7 +118,7 @@ class ConsecutiveFailures(Recovery):
             success_threshold=success_threshold,
             max_recovery_timeout=max_recovery_timeout,
         )
-        self.failure_threshold = whole("failure_threshold", failure_threshold, least=1)
+        self.failure_threshold: int = whole("failure_threshold", failure_threshold, least=1)
         self._failures = 0  # since the last success
 
     def _count_success(self) -> bool:
@@ -153,13 +153,13 @@ class FailureRate(Recovery):
             success_threshold=success_threshold,
             max_recovery_timeout=max_recovery_timeout,
         )
-        self.threshold = number("threshold", threshold)
+        self.threshold: float = number("threshold", threshold)
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold must be above 0 and at most 1, not {threshold!r}")
-        self.window = duration("window", window)
+        self.window: float = duration("window", window)
         if self.window == 0:
             raise ValueError("window must be above 0")
-        self.minimum_calls = whole("minimum_calls", minimum_calls, least=1)
+        self.minimum_calls: int = whole("minimum_calls", minimum_calls, least=1)
         self._buckets: deque[_Bucket] = deque()  # oldest first; at most BUCKETS + 1
         self._calls = 0
         self._failures = 0

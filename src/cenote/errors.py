@@ -58,7 +58,7 @@ class AcquireTimeoutError(PoolError, TimeoutError):
 
     def __init__(self, message: str, holders: Sequence[Holder[Any]] = ()) -> None:
         super().__init__(message)
-        self.holders = tuple(holders)
+        self.holders: tuple[Holder[Any], ...] = tuple(holders)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.holders)
@@ -111,7 +111,9 @@ class IllegalTransition(RuntimeError):
 
     def __init__(self, machine: str, state: object, event: str) -> None:
         super().__init__(f"{machine}: {event!r} is not possible in state {state}")
-        self.machine, self.state, self.event = machine, state, event
+        self.machine: str = machine
+        self.state: object = state
+        self.event: str = event
 
 
 def label(name: str | None) -> str:

@@ -211,7 +211,7 @@ class Subscription:
     __slots__ = ("callback",)
 
     def __init__(self, callback: Callable[[PoolEvent], object]) -> None:
-        self.callback = callback
+        self.callback: Callable[[PoolEvent], object] = callback
 
 
 def task_name(task: Any) -> str:

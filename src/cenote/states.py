@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, StrEnum
+from typing import TYPE_CHECKING
 
 
 class State(Enum):
-    """Members are what they are: hashed by identity, which Enum does by name, in Python."""
+    """An enum that hashes its members by identity: Enum does it by name, in Python code."""
 
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:  # the same signature, without a call in between
+        __hash__ = object.__hash__
 
 
 class SlotState(State):

@@ -11,12 +11,13 @@ import httpx
 import pytest
 
 import cenote
-from cenote.extras.dashboard import app, guard, requests
+from cenote.extras.dashboard import guard, requests
 from cenote.extras.dashboard.session import LIFETIME, Sessions
 from tests.support.clock import advance
 from tests.support.kit import Thing
 from tests.support.viewer import TOKEN, ask, order, scope, until, watching
 
+app = cenote.dashboard.app
 OTHER = "another-token-altogether"
 HTML = {"accept": "text/html,application/xhtml+xml"}
 FORM = {"content-type": "application/x-www-form-urlencoded"}

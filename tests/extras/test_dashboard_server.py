@@ -14,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cenote
-from cenote.extras.dashboard import app, asgi, server
+from cenote.extras.dashboard import asgi, server
 from cenote.extras.dashboard.head import LONGEST_HEAD, BadRequest, parse
 from tests.support.clock import settle
 from tests.support.kit import Thing
 from tests.support.viewer import TOKEN, Viewer, ask, order, press, scope, until, watching
 
 # -- the buttons ---------------------------------------------------------------------------------
+
+app = cenote.dashboard.app
 
 
 async def test_without_a_token_it_only_shows(make_pool):

@@ -28,16 +28,16 @@ class Slot:
     )
 
     def __init__(self, generation: int) -> None:
-        self.state = SlotState.OPENING
+        self.state: SlotState = SlotState.OPENING
         self.resource: Any = None
-        self.generation = generation  # of the pool when its creation began
-        self.expires_at = inf  # loop time; inf: no max_lifetime
-        self.idle_since = 0.0  # loop time of the last return
-        self.idle_seq = 0  # when it last became idle, counted, not timed
-        self.uses = 0  # how often it was handed out
-        self.fresh = False  # just made, and not idle since: before_acquire does not look at it
-        self.probe = 0  # recovery in which it was handed out; 0: outside of any
-        self.told = False  # its destructor is being called, or was
+        self.generation: int = generation  # of the pool when its creation began
+        self.expires_at: float = inf  # loop time; inf: no max_lifetime
+        self.idle_since: float = 0.0  # loop time of the last return
+        self.idle_seq: int = 0  # when it last became idle, counted, not timed
+        self.uses: int = 0  # how often it was handed out
+        self.fresh: bool = False  # just made, not idle since: before_acquire does not look at it
+        self.probe: int = 0  # recovery in which it was handed out; 0: outside of any
+        self.told: bool = False  # its destructor is being called, or was
         self.holder: Claim | None = None  # who holds it, while LEASED
         self.same_resource: Slot | None = None  # next older leased slot with the identical resource
 
@@ -72,24 +72,24 @@ class Claim:
     over = False  # of the native core: what drove it has ended by an exception
 
     def __init__(self) -> None:
-        self.state = ClaimState.ASKING
+        self.state: ClaimState = ClaimState.ASKING
         self.slot: Slot | None = None  # granted and not yet used, or held
         self.error: BaseException | None = None  # why it FAILED
         self.task: Any = None  # the task that awaits it
         self.timeout: float | None = None  # seconds for the whole; None: for ever
         self.deadline: float | None = None  # loop time; None: for ever
-        self.began = 0.0  # loop time of the asking
-        self.seen_idle = 0  # only what became idle before this order is taken without waiting
-        self.failures = 0  # of the factory, in total, before this wait
+        self.began: float = 0.0  # loop time of the asking
+        self.seen_idle: int = 0  # only what became idle before this order is taken without waiting
+        self.failures: int = 0  # of the factory, in total, before this wait
         self.waiter: Any = None  # the slow part of an acquire that could not be served at once
-        self.since = 0.0  # loop time of the hand-out
-        self.lease_seq = 0  # of that hand-out: of two at the same time, which was first
+        self.since: float = 0.0  # loop time of the hand-out
+        self.lease_seq: int = 0  # of that hand-out: of two at the same time, which was first
         self.code: CodeType | None = None  # the caller of acquire()
-        self.instruction = 0  # its offset there; the line is worked out when asked
-        self.in_block = False  # held by `async with`
+        self.instruction: int = 0  # its offset there; the line is worked out when asked
+        self.in_block: bool = False  # held by `async with`
         self.reason: str | None = None  # why it is pinned, for holders
-        self.probe = 0  # recovery whose place it took; 0: none
-        self.queue_seq = 0  # place in the queue, for good; 0: never queued
-        self.warned = False  # held_long was said
+        self.probe: int = 0  # recovery whose place it took; 0: none
+        self.queue_seq: int = 0  # place in the queue, for good; 0: never queued
+        self.warned: bool = False  # held_long was said
         self.previous: Claim | None = None
         self.next: Claim | None = None

@@ -95,17 +95,17 @@ class Play:
     def __init__(self, chance: random.Random, pace: float, screen: Screen) -> None:
         self.chance = chance
         self.pace = pace
-        self.length = LENGTH * pace
+        self.length: float = LENGTH * pace
         self.screen = screen
-        self.act = ACTS[0]
-        self.tally = Tally(0.0)
-        self.rolled_back = 0  # forgotten transactions of this round of which nothing is left
+        self.act: Act = ACTS[0]
+        self.tally: Tally = Tally(0.0)
+        self.rolled_back: int = 0  # forgotten transactions of this round of which nothing is left
         self.before: Stats | None = None  # of the pool, at the end of the round before
         self._freed = asyncio.Event()  # the forgetful task's connection is back, or gone
         self._home = tempfile.TemporaryDirectory(prefix="cenote-demo-")
         self._data = os.path.join(self._home.name, "data")
         os.mkdir(self._data)
-        self.db = Database(
+        self.db: Database = Database(
             f"sqlite:///{os.path.join(self._data, 'shop.db')}",
             min_size=CONNECTIONS // 2,
             max_size=CONNECTIONS,

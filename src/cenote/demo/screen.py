@@ -32,11 +32,11 @@ class Tally:
         self.began = began
         self.served = 0
         self.errors: Counter[str] = Counter()
-        self.sample = ""  # what the first AcquireTimeoutError said
+        self.sample: str = ""  # what the first AcquireTimeoutError said
         self.waits: list[float] = []
-        self.states = [(0.0, CircuitState.ACTIVE)]  # since when
+        self.states: list[tuple[float, CircuitState]] = [(0.0, CircuitState.ACTIVE)]  # since when
         self.news: list[tuple[float, str, str]] = []  # not told yet: time, subject, text
-        self.replaced = 0  # by health checks, and on the way to a task
+        self.replaced: int = 0  # by health checks, and on the way to a task
         self._replaced = 0  # the same, since that was last told
         self._replaced_told = 0.0
         self._held_told = 0.0

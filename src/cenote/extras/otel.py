@@ -174,7 +174,7 @@ class Watch:
     def __init__(
         self, name: str, wait: metrics.Histogram, use: metrics.Histogram, create: metrics.Histogram
     ) -> None:
-        self.name = name
+        self.name: str = name
         self._attributes = {POOL_NAME: name}
         self._waits: tuple[deque[float], metrics.Histogram] = (deque(), wait)
         self._uses: tuple[deque[float], metrics.Histogram] = (deque(), use)
@@ -219,7 +219,7 @@ class Tracing:
         self._tracer = tracer
         self._acquires = "acquire" in wanted
         self._creates = "create" in wanted
-        self.statements = "statement" in wanted
+        self.statements: bool = "statement" in wanted
         self._query_text = query_text
         self._observed: weakref.WeakKeyDictionary[Database, Callable[..., Any]]
         self._observed = weakref.WeakKeyDictionary()

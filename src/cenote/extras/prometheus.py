@@ -140,7 +140,9 @@ class Row:
     def __init__(self, buckets: int) -> None:
         names = [name for name, *_ in (*GAUGES, *COUNTERS)]
         self.numbers: dict[str, Counter[str]] = {name: Counter() for name in names}
-        self.durations = {name: ([0] * buckets, 0.0) for name, *_ in HISTOGRAMS}
+        self.durations: dict[str, tuple[list[int], float]] = {
+            name: ([0] * buckets, 0.0) for name, *_ in HISTOGRAMS
+        }
 
     def add(self, pool: Pool[Any], watch: Watch) -> None:
         # Before what is counted elsewhere, so that no sum is ahead of its count for long.
@@ -176,13 +178,15 @@ class Watch:
 
     def __init__(self, pool: Pool[Any], name: str, bounds: list[float]) -> None:
         stats = pool.stats()
-        self.name = name
-        self.waited_before = stats.wait_time  # what was not heard
-        self.held_before = stats.hold_time
-        self.waits, self.holds, self.creates = ([0] * (len(bounds) + 1) for _ in range(3))
-        self.create_time = 0.0
+        self.name: str = name
+        self.waited_before: float = stats.wait_time  # what was not heard
+        self.held_before: float = stats.hold_time
+        self.waits: list[int] = [0] * (len(bounds) + 1)
+        self.holds: list[int] = [0] * (len(bounds) + 1)
+        self.creates: list[int] = [0] * (len(bounds) + 1)
+        self.create_time: float = 0.0
         self.changes: Counter[str] = Counter()
-        self.hear = self._subscriber(bounds)
+        self.hear: Callable[[Any], None] = self._subscriber(bounds)
 
     def _subscriber(self, bounds: list[float]) -> Callable[[Any], None]:
         """On the way of every acquire: a function with cells is what costs least."""

@@ -3,6 +3,4 @@
 from .asgi import Dashboard, dashboard
 from .server import DashboardServer, serve_dashboard
 
-app = dashboard.app
-
-__all__ = ["Dashboard", "DashboardServer", "app", "dashboard", "serve_dashboard"]
+__all__ = ["Dashboard", "DashboardServer", "dashboard", "serve_dashboard"]

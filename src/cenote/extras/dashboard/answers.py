@@ -24,8 +24,11 @@ class Refusal(Exception):
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.status: int = status
+        self.message: str = message
+        self.headers: dict[str, str] = {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
 
 
 async def send_page(

@@ -48,7 +48,7 @@ HEARTBEAT: Final = 2.0  # seconds after which a page hears something, even if th
 RETRY: Final = b"retry: 1000\n\n"
 AGAIN: Final = b"event: again\ndata:\n\n"  # the page asks for the next stream at once
 UVICORN_STOPS: Final = "Task cancelled, timeout graceful shutdown exceeded"
-METHODS: Final = {
+METHODS: Final[dict[str, tuple[str, ...]]] = {
     "": ("GET", "HEAD"),
     "/": ("GET", "HEAD"),
     "/events": ("GET",),
@@ -322,7 +322,7 @@ class Dashboard:
             raise Refusal(409, failure)
 
 
-dashboard = Dashboard()
+dashboard: Dashboard = Dashboard()
 
 
 def _server_stops(error: asyncio.CancelledError) -> bool:

@@ -44,7 +44,7 @@ class Viewer:
         self.comes_back = False  # it was asked to: the next stream follows
         self.seen = 0  # tick up to which it knows everything
         self.shown: int | None = None  # whose details it was told
-        self.news = asyncio.Event()
+        self.news: asyncio.Event = asyncio.Event()
 
 
 class Watch:
@@ -52,19 +52,19 @@ class Watch:
 
     def __init__(self, number: int, pool: Pool[Any]) -> None:
         self.number = number
-        self.name = f"pool {number}" if pool.name is None else text.clean(pool.name)
+        self.name: str = f"pool {number}" if pool.name is None else text.clean(pool.name)
         self.summary: dict[str, Any] = {}
-        self.summary_changed = 0  # ticks, as everything named so
-        self.tiles = Tiles()
+        self.summary_changed: int = 0  # ticks, as everything named so
+        self.tiles: Tiles = Tiles()
         self.waiters: list[Any] = []
-        self.waiters_changed = 0
+        self.waiters_changed: int = 0
         self.waits: list[int] = []
         self.holds: list[int] = []
-        self.distributions_changed = 0
+        self.distributions_changed: int = 0
         self.breaker: dict[str, Any] = {}
         # ms, state, and whether it is only known to have been so by then
         self.changes: deque[tuple[int, str, bool]] = deque(maxlen=CHANGES)
-        self.breaker_changed = 0
+        self.breaker_changed: int = 0
         self.events: deque[tuple[int, list[Any]]] = deque(maxlen=EVENTS)  # tick, event
         self.samples: deque[tuple[int, list[float]]] = deque(maxlen=SAMPLES)  # tick, sample
         self.farewell: float | None = None  # when it is no longer shown
@@ -229,7 +229,7 @@ class Collector:
 
     def __init__(self, interval: float) -> None:
         # Numbers of pools mean something here only: an order says where it has them from.
-        self.process = secrets.token_hex(8)
+        self.process: str = secrets.token_hex(8)
         self._interval = interval
         self._watches: weakref.WeakKeyDictionary[Pool[Any], Watch] = weakref.WeakKeyDictionary()
         self._shown: list[Watch] = []

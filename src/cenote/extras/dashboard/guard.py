@@ -57,7 +57,7 @@ class Guard:
             raise ValueError(f"public=True lets everybody in, which makes {other} useless")
         self._control = check_token("control_token", control_token)
         self._hosts = check_hosts(hosts)
-        self.sessions = None if token is None else Sessions(token)
+        self.sessions: Sessions | None = None if token is None else Sessions(token)
 
     @property
     def controls(self) -> bool:

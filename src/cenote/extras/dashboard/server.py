@@ -33,7 +33,7 @@ class DashboardServer:
 
     def __init__(self, app: Dashboard, host: str) -> None:
         self.host = host
-        self.port = 0  # once it listens
+        self.port: int = 0  # once it listens
         self._app = app
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -23,7 +23,7 @@ class Tiles:
     """
 
     def __init__(self) -> None:
-        self.changed = 0  # tick of the last change
+        self.changed: int = 0  # tick of the last change
         self._places: dict[int, int] = {}  # key of the slot -> its place
         self._rows: list[Row | None] = []  # by place
         self._ticks: list[int] = []  # by place: when its row changed
