@@ -31,7 +31,9 @@ WEIGHTS = {
 TEXTS = [
     "test_url.py",
     "test_placeholders.py",
+    "test_placeholder_texts.py",
     "test_analysis.py",
+    "test_analysis_texts.py",
 ]  # in tests/sql: what reads text of others
 
 Program = list[tuple[Any, ...]]

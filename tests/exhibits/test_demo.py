@@ -257,8 +257,6 @@ def test_a_port_that_is_taken_costs_only_the_page() -> None:
     assert "not a coin is lost" in done.stdout
 
 
-# -- the play, without a program around it -------------------------------------------------------
-
 real = pytest.mark.real_time("threads of SQLite")
 SHORT = (
     play.Act("somebody forgets to commit", 8.0, query=0.04, pause=0.5, forgetful=True),

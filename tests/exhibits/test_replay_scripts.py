@@ -107,9 +107,6 @@ def test_statements_of_tcl(script: str, statements: list[str]) -> None:
     assert texts(tcl.split("x.test", script)) == statements
 
 
-# -- what must not run -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("corpus", "text"),
     [

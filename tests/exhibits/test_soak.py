@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.exhibits import soak
+from tests.exhibits import soak, soak_world
 
 pytestmark = pytest.mark.own_loop
 
@@ -21,7 +21,7 @@ def test_mixed_cycles_leave_nothing_behind() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.rstrip().endswith("PASS")
-    for _, act in soak.SCENARIOS:
+    for _, act in soak_world.SCENARIOS:
         assert f" {act.__name__} " in done.stdout
 
 
@@ -29,7 +29,7 @@ def test_a_leak_is_seen() -> None:
     """Of a reference, of objects and of memory: a measure that sees nothing proves nothing."""
     kept = []
 
-    class Leaky(soak.Soak):
+    class Leaky(soak_world.Soak):
         async def run(self, cycles: int) -> None:
             await super().run(cycles)
             kept.append([self.factory.things[0]] * 3)

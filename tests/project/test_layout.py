@@ -13,7 +13,6 @@ LONGER = {
     "c_api/test_c_api.py",
     "core/test_model.py",
     "core/test_table.py",
-    "exhibits/soak.py",
     "extras/test_dashboard.py",
     "extras/test_dashboard_access.py",
     "pool/test_acquire.py",
@@ -27,17 +26,6 @@ LONGER = {
     "pool/test_messages.py",
     "pool/test_release.py",
     "pool/test_steps.py",
-    "sql/test_analysis.py",
-    "sql/test_broken.py",
-    "sql/test_cancel.py",
-    "sql/test_isolation.py",
-    "sql/test_life.py",
-    "sql/test_lost.py",
-    "sql/test_placeholders.py",
-    "sql/test_session.py",
-    "sql/test_shared_end.py",
-    "sql/test_sharing.py",
-    "sql/test_template.py",
 }
 
 

@@ -296,9 +296,6 @@ async def test_nothing_grows_with_the_number_of_tasks(tmp_path: Any) -> None:
         assert abs(await run(2000, TASKS) - before) < TASKS // 25
 
 
-# -- wait_for and its like ----------------------------------------------------------------------
-
-
 async def test_wait_for_stays_inside(backend: Backend) -> None:
     """On every Python; warnings are errors here."""
     async with backend.database() as db, backend.table(db) as table:

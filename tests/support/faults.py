@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 from uuid import uuid4
@@ -188,3 +189,52 @@ async def every_statement_is_refused(db: Any, outcome: str) -> None:
         with pytest.raises(cenote.TransactionLostError) as caught:
             await use()
         assert caught.value.outcome == outcome
+
+
+async def sessions(backend: Backend, db: Any, count: int) -> set[int]:
+    """Of so many connections, idle afterwards."""
+    return set(await all_at_once(db, count, backend.session))
+
+
+def told(error: BaseException | None) -> str:
+    """All that an error says, together with those behind it, as text and as a traceback."""
+    texts, seen = [], set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        texts += [str(error), repr(error), *traceback.format_exception(error)]
+        texts += [repr(vars(error)), *getattr(error, "__notes__", ())]
+        error = error.__cause__ or error.__context__
+    return "\n".join(texts)
+
+
+def uses(db: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
+    async def transaction() -> None:
+        async with db.transaction(read_only=True):
+            pass
+
+    async def connection() -> None:
+        async with db.connection():
+            pass
+
+    async def iterate() -> None:
+        async for _ in db.iterate("select 1"):
+            pass
+
+    async def prepare() -> None:
+        await (await db.prepare("select 1")).close()
+
+    async def begin() -> None:
+        await db.begin(read_only=True)
+        await db.rollback()
+
+    return {
+        "execute": lambda: db.execute("select 1"),
+        "fetch_all": lambda: db.fetch_all("select 1"),
+        "fetch_one": lambda: db.fetch_one("select 1"),
+        "fetch_val": lambda: db.fetch_val("select 1"),
+        "transaction": transaction,
+        "connection": connection,
+        "iterate": iterate,
+        "prepare": prepare,
+        "begin": begin,
+    }

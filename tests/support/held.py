@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 from tests.support.backends import WAIT, Backend, eventually
+from tests.support.kit import outcome
 
 ENDINGS = ("return", "exception", "cancellation")  # of a task
 
@@ -65,7 +66,7 @@ class Gate:
         await other.rollback()
 
 
-async def session(backend: Backend, db: Any) -> Any:
+async def session_number(backend: Backend, db: Any) -> Any:
     """The number of the server's session that the task uses, or None if there are none."""
     return await db.fetch_val(backend.session) if backend.session else None
 
@@ -82,6 +83,25 @@ async def sessions_end(backend: Backend, numbers: Iterable[Any]) -> None:
 
 def loop_database_of(db: Any) -> Any:
     return db._loop_databases[asyncio.get_running_loop()]
+
+
+def connections_of(db: Any) -> list[Any]:
+    """The connections that the database has in this loop."""
+    return list(loop_database_of(db).connections)
+
+
+async def in_task(awaitable: Awaitable[Any]) -> Any:
+    """Await it in a task of its own, which returns its connection to the pool at its end."""
+
+    async def run() -> Any:
+        return await awaitable
+
+    return await asyncio.create_task(run())
+
+
+async def settled(db: Any) -> None:
+    """Wait until the connections of tasks that ended are idle or destroyed."""
+    await eventually(lambda: db.pool.active_count == 0 and db.pool.stats().destroying == 0)
 
 
 async def _end(task: asyncio.Task[Any], ready: asyncio.Event, ending: str) -> None:
@@ -115,3 +135,44 @@ async def leave(
             await asyncio.Event().wait()
 
     await _end(asyncio.create_task(work()), ready, ending)
+
+
+async def linger(statement: Any) -> None:
+    await statement
+    await asyncio.Event().wait()
+
+
+async def ids(db: Any, table: str, name: str = "y") -> list[int]:
+    rows = await db.fetch_all(f"select id from {table} where name = ? order by id", [name])
+    return [row[0] for row in rows]
+
+
+async def within(awaitable: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(WAIT):
+        return await outcome(awaitable)
+
+
+def is_quiet(db: Any) -> bool:
+    loop_db = loop_database_of(db)
+    return db.pool.active_count == 0 and not (loop_db.sessions or loop_db.joined or loop_db.private)
+
+
+GREETINGS = {
+    "sqlite": ("pragma cache_size = 77", "pragma cache_size", 77),
+    "asyncpg": ("set work_mem = '77kB'", "select current_setting('work_mem')", "77kB"),
+    "psycopg": ("set work_mem = '77kB'", "select current_setting('work_mem')", "77kB"),
+    "mysql": ("set @greeting = 77", "select @greeting", 77),
+}
+
+
+def greeting(backend: Backend) -> tuple[Callable[[Any], Awaitable[Any]], str, Any]:
+    """An on_connect, a query, and what it gives then."""
+    statement, query, expected = GREETINGS[backend.name]
+
+    async def greet(raw: Any) -> None:
+        if backend.name == "mysql":
+            await raw.query(statement)
+        else:
+            await raw.execute(statement)
+
+    return greet, query, expected
