@@ -175,7 +175,7 @@ def test_import_says_what_is_wrong_with_a_cenote(probe_path, tmp_path, content, 
     assert last_line(python("import probe", path=[tmp_path, probe_path.parent])) == line
 
 
-def test_import_succeeds(probe):
+def test_import_succeeds_with_a_native_core(probe):
     abi, size, fits = probe.table()
     assert abi >= 1
     assert size > 0
@@ -283,7 +283,7 @@ def test_options_of_c_handlers_must_be_a_dict(probe, given):
     assert plan.freed == 1
 
 
-def test_pool_check(probe):
+def test_pool_check_knows_pools_from_others(probe):
     assert probe.pool_check(cenote.Pool(Thing)) == 1
     assert probe.pool_check(probe.pool_new_c(probe.Plan(), ALL, {})) == 1
     for other in (None, 3, Thing(), cenote.Pool, probe.NULL, probe.Plan()):
@@ -330,7 +330,7 @@ async def test_all_but_the_factory_may_be_left_out(make_c):
 
 @pytest.mark.real_time("the clock of the virtual loop is a Python function")
 @pytest.mark.parametrize("through", ["python", "c", "block"])
-async def test_no_python_function_runs_around_c_hooks(make_c, probe, through):
+async def test_c_hooks_run_without_any_python_function(make_c, probe, through):
     pool, plan = make_c()
     pool.release(await pool.acquire())
     plan.log.clear()
@@ -386,7 +386,7 @@ async def test_a_c_factory_that_does_wrong(make_c, probe, mode, error, message):
     pool.release(await pool.acquire())
 
 
-async def test_a_c_strategy_is_no_listener_and_a_listener_no_strategy(make_c, probe):
+async def test_c_strategies_and_listeners_are_not_interchangeable(make_c, probe):
     pool, plan = make_c()
     assert probe.set_strategy(pool, plan, "success failure") == 0
     with pytest.raises(TypeError, match="is no listener"):
@@ -529,7 +529,7 @@ def test_user_data_is_freed_with_a_cycle(probe):
     assert plan.freed == 1
 
 
-async def test_a_pool_that_nobody_closed_is_emptied_by_its_c_destructor(probe):
+async def test_an_unclosed_pool_is_emptied_by_its_c_destructor(probe):
     plan = probe.Plan()
     box = [probe.pool_new_c(plan, ALL, {})]
     box[0].release(await box[0].acquire())
@@ -557,7 +557,7 @@ def test_user_data_is_freed_after_the_loop(probe):
         lambda probe, plan: probe.set_strategy(cenote.Pool(Thing), plan, "success"),
     ],
 )
-def test_what_frees_user_data_may_call_anything_after_a_failed_call(probe, call):
+def test_the_free_function_may_call_anything_after_a_failed_call(probe, call):
     """Found by fuzzing: it was called with the exception set."""
     plan, seen = probe.Plan(), []
     plan.at_free = lambda plan: seen.append(probe.pool_check(cenote.Pool(Thing)))
@@ -578,7 +578,7 @@ async def test_an_exception_of_what_frees_user_data_is_reported(make_c, probe, m
     assert (plan.freed, reported) == (1, [OSError])
 
 
-def test_no_user_data_at_all(probe):
+def test_user_data_may_be_left_out(probe):
     with pytest.raises(ValueError, match="max_size"):
         probe.pool_new_c(probe.NULL, "factory", {"max_size": 0})
 
@@ -586,7 +586,7 @@ def test_no_user_data_at_all(probe):
 # -- acquire -------------------------------------------------------------------------------------
 
 
-async def test_acquire_is_awaitable(make_c, probe):
+async def test_acquire_gives_an_awaitable(make_c, probe):
     pool, _ = make_c()
     resource = await probe.acquire(pool, -1.0)
     assert resource == b"resource"
@@ -749,7 +749,7 @@ async def test_acquire_call_times_out(make_c, probe):
     assert called(plan) == ["error"]
 
 
-async def test_acquire_call_hears_of_the_factory(make_c, probe):
+async def test_acquire_call_reports_the_error_of_the_factory(make_c, probe):
     pool, handlers = make_c()
     handlers.factory, handlers.error = probe.RAISE, OSError("down")
     plan = probe.Plan()
@@ -759,7 +759,7 @@ async def test_acquire_call_hears_of_the_factory(make_c, probe):
     assert plan.freed == 1
 
 
-async def test_acquire_call_hears_of_a_closed_pool_and_of_an_open_breaker(make_c, probe):
+async def test_acquire_call_reports_a_closed_pool_and_an_open_breaker(make_c, probe):
     pool, _ = make_c(max_size=1)
     resource = await pool.acquire()
     plans = [probe.Plan() for _ in range(4)]
@@ -918,7 +918,7 @@ async def test_a_hook_that_raises_generator_exit_loses_no_slot(make_c, probe):
 
 @pytest.mark.parametrize("kind", ["opened", "acquired"])
 @pytest.mark.parametrize("verb", ["send", "close"])
-async def test_a_listener_may_drive_the_acquire_it_hears_of(make_c, probe, kind, verb):
+async def test_a_listener_may_drive_the_acquire_of_its_event(make_c, probe, kind, verb):
     """Found by fuzzing: it was begun twice, or its missing result crashed the interpreter."""
     pool, _ = make_c(max_size=2)
     if kind == "acquired":
@@ -1058,7 +1058,7 @@ def nothing():
 
 
 @pytest.mark.filterwarnings("ignore:coroutine 'Pool._drive' was never awaited:RuntimeWarning")
-def test_user_data_is_freed_if_the_loop_is_closed_before_it_ran(probe):
+def test_user_data_is_freed_if_its_loop_never_runs(probe):
     plan = probe.Plan()
     box = [probe.pool_new_c(probe.Plan(), ALL, {})]
 
@@ -1075,7 +1075,7 @@ def test_user_data_is_freed_if_the_loop_is_closed_before_it_ran(probe):
 
 
 @pytest.mark.parametrize("first", ["ticket", "pool"])
-def test_user_data_is_freed_if_the_loop_is_closed_while_it_waits(probe, first):
+def test_user_data_is_freed_if_its_loop_closes_while_waiting(probe, first):
     plan = probe.Plan()
     box = [probe.pool_new_c(probe.Plan(), ALL, {"max_size": 1})]
     tickets = []
@@ -1116,7 +1116,7 @@ def test_asyncio_run_cancels_what_still_waits(probe):
 # -- try_acquire, release, discard, close, counts ------------------------------------------------
 
 
-async def test_try_acquire(make_c, probe):
+async def test_try_acquire_gives_a_resource_or_none(make_c, probe):
     pool, plan = make_c(max_size=1)
     resource = probe.try_acquire(pool)
     assert resource == b"resource"
@@ -1132,14 +1132,14 @@ async def test_try_acquire(make_c, probe):
     assert probe.try_acquire(pool) is probe.NULL
 
 
-async def test_try_acquire_hears_of_the_factory(make_c, probe):
+async def test_try_acquire_raises_the_error_of_the_factory(make_c, probe):
     pool, plan = make_c()
     plan.factory, plan.error = probe.RAISE, OSError("down")
     with pytest.raises(OSError, match="down"):
         probe.try_acquire(pool)
 
 
-async def test_release_what_is_not_held(make_c, probe):
+async def test_release_refuses_what_is_not_held(make_c, probe):
     pool, plan = make_c()
     resource = await pool.acquire()
     assert probe.release(pool, resource) == 0
@@ -1175,7 +1175,7 @@ async def test_release_goes_on_in_the_loop_with_async_hooks(make_pool, probe):
     assert pool.idle_count == 1
 
 
-async def test_discard(make_c, probe):
+async def test_discard_destroys_with_and_without_error(make_c, probe):
     pool, plan = make_c()
     strategy, error = probe.Plan(), OSError("broken")
     probe.set_strategy(pool, strategy, "success failure")
@@ -1196,7 +1196,7 @@ async def test_discard_takes_an_exception_and_nothing_else(make_c, probe):
     pool.release(resource)
 
 
-async def test_close(make_c, probe):
+async def test_close_closes_the_pool_for_good(make_c, probe):
     pool, plan = make_c()
     pool.release(await pool.acquire())
     await probe.close(pool)
@@ -1206,7 +1206,7 @@ async def test_close(make_c, probe):
     await asyncio.create_task(probe.close(pool))
 
 
-async def test_the_counts(make_c, probe):
+async def test_counts_are_those_of_the_pool(make_c, probe):
     pool, _ = make_c(max_size=2)
 
     def counts():
@@ -1265,7 +1265,7 @@ async def test_counts_may_be_read_in_any_thread_and_nothing_else(make_c, probe):
 # -- events --------------------------------------------------------------------------------------
 
 
-async def test_subscribe_and_unsubscribe(make_c, probe):
+async def test_a_subscription_lasts_until_it_is_ended(make_c, probe):
     pool, _ = make_c()
     plan = probe.Plan()
     subscription = probe.subscribe(pool, plan)
@@ -1357,7 +1357,7 @@ async def test_the_state_and_its_transitions(make_c, probe):
     assert probe.state(pool) == probe.CENOTE_ACTIVE
 
 
-async def test_a_c_strategy_hears_of_successes_and_failures(make_c, probe):
+async def test_a_c_strategy_gets_successes_and_failures(make_c, probe):
     pool, handlers = make_c(name="watched")
     plan = probe.Plan()
     assert probe.set_strategy(pool, plan, "success failure recover") == 0
@@ -1374,7 +1374,7 @@ async def test_a_c_strategy_hears_of_successes_and_failures(make_c, probe):
     assert plan.log == [("failure", handlers.error)]
 
 
-async def test_no_python_function_runs_between_a_release_and_a_c_strategy(make_c, probe):
+async def test_a_release_reaches_a_c_strategy_without_python(make_c, probe):
     pool, _ = make_c()
     plan, seen = probe.Plan(), []
     probe.set_strategy(pool, plan, "success failure")
@@ -1390,7 +1390,7 @@ async def test_no_python_function_runs_between_a_release_and_a_c_strategy(make_c
     assert {name for event, name in seen if event == "call"} <= ours
 
 
-async def test_a_c_strategy_hears_nothing_of_leases_from_before_the_recovery(make_c, probe):
+async def test_leases_from_before_the_recovery_reach_no_c_strategy(make_c, probe):
     pool, _ = make_c()
     plan = probe.Plan()
     probe.set_strategy(pool, plan, "success failure")
@@ -1438,7 +1438,7 @@ async def test_a_c_strategy_may_switch_the_pool(make_c, probe):
     pool.strategy = None
 
 
-async def test_without_should_recover_recovery_is_manual(make_c, probe):
+async def test_recovery_is_manual_without_should_recover(make_c, probe):
     pool, _ = make_c()
     plan = probe.Plan()
     probe.set_strategy(pool, plan, "success failure")
@@ -1728,7 +1728,7 @@ async def test_a_buffer_may_outlive_its_pool(buffers):
     assert arena.freed == 1
 
 
-async def test_checksum(buffers, keep):
+async def test_checksum_runs_and_may_be_cancelled(buffers, keep):
     pool = keep(buffers.Arena(64).pool(max_size=1))
     heard = []
     for data in (b"", b"hello", bytes(range(256)) * 3):
@@ -1763,7 +1763,7 @@ def test_an_arena_needs_a_size(buffers, size):
         buffers.Arena(size)
 
 
-def test_the_demo(buffers_path):
+def test_the_demo_of_the_example_runs(buffers_path):
     demo = shutil.copy(EXAMPLE / "demo.py", buffers_path.parent)
     environment = {**os.environ, "PYTHONPATH": SOURCE}
     command = [sys.executable, "-W", "error", demo]

@@ -33,7 +33,7 @@ def quick():
     gc.freeze()
 
 
-def test_whatever_an_extension_does_the_promises_are_kept(probe):
+def test_promises_are_kept_whatever_an_extension_does(probe):
     done, found = fuzz.search(probe, SEED, range(PROGRAMS))
     assert found is None, found
     tried = {f"in {name}" for name in hostile.CALLBACKS} | fuzz.WEIGHTS.keys()
@@ -41,7 +41,7 @@ def test_whatever_an_extension_does_the_promises_are_kept(probe):
 
 
 @pytest.mark.parametrize("threshold", [1, 7])
-def test_whatever_finalizers_do_the_promises_are_kept(probe, threshold):
+def test_promises_are_kept_whatever_finalizers_do(probe, threshold):
     """The collector runs in the middle of everything, and each step has left it something."""
     done, found = fuzz.search(probe, SEED, range(PROGRAMS // 2), threshold=threshold)
     assert found is None, found
@@ -70,6 +70,6 @@ def test_a_broken_promise_is_found_and_shortened(probe):
     assert any("'cancel'" in step for step in steps)
 
 
-def test_programs_are_repeatable():
+def test_programs_of_a_seed_are_repeatable():
     assert fuzz.generate("1 7") == fuzz.generate("1 7")
     assert fuzz.generate("1 7") != fuzz.generate("1 8")

@@ -35,7 +35,7 @@ def run(code, **environment):
     )
 
 
-def test_where_there_is_a_compiler_the_core_is_native():
+def test_the_core_is_native_where_there_is_a_compiler():
     wanted = (
         sys.implementation.name == "cpython"
         and HAS_COMPILER
@@ -134,7 +134,7 @@ async def test_a_cycle_through_a_leased_resource_is_collected():
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_cycle_through_a_waiter_of_a_closed_loop_is_collected():
+def test_a_cycle_through_an_orphaned_waiter_is_collected():
     loop = asyncio.new_event_loop()
 
     async def main():
@@ -373,7 +373,7 @@ async def test_a_stop_that_somebody_keeps_is_not_raised_again(make_pool):
         assert thing is kept[0].value
 
 
-async def test_what_is_left_in_a_stop_is_dropped_with_the_release(make_pool):
+async def test_a_stop_lets_go_of_its_resource_on_release(make_pool):
     pool = make_pool(Thing, max_size=1)
     pool.release(await pool.acquire())
 
@@ -574,6 +574,6 @@ os._exit(0)
 
 
 @native_only
-def test_it_works_in_subinterpreters():
+def test_the_module_works_in_subinterpreters():
     result = run(SUBINTERPRETER)
     assert (result.returncode, result.stdout) == (0, "fine\n"), result.stderr

@@ -191,7 +191,7 @@ SLOT_EVENTS: dict[str, list[Callable[[Any, Slot], object]]] = {
 
 
 @pytest.mark.parametrize(("state", "event"), cells("slot", SlotState))
-def test_slot_table(make: Any, state: SlotState, event: str) -> None:
+def test_every_state_and_event_of_a_slot(make: Any, state: SlotState, event: str) -> None:
     for perform in SLOT_EVENTS[event]:
         core = make()
         others = [slot_in(core, state), *idle(core), leased(core)]
@@ -276,7 +276,7 @@ CLAIM_EVENTS: dict[str, Callable[[Any, Claim, Slot], object]] = {
 @pytest.mark.parametrize(
     ("state", "event"), [cell for cell in cells("claim", ClaimState) if cell.values[1] != "end"]
 )
-def test_claim_table(make: Any, state: ClaimState, event: str) -> None:
+def test_every_state_and_event_of_a_claim(make: Any, state: ClaimState, event: str) -> None:
     core = make()
     claim = claim_in(core, state)
     other = claim_in(core, ClaimState.WAITING)
@@ -299,7 +299,7 @@ def test_claim_table(make: Any, state: ClaimState, event: str) -> None:
         assert core.busy == 0
 
 
-def test_claim_table_end(make: Any) -> None:
+def test_a_disowned_claim_cannot_end_again(make: Any) -> None:
     """The claim of a leased slot is HOLDING, unless it was disowned: no other state can meet it."""
     core = make()
     claim = Claim()
@@ -322,7 +322,7 @@ PHASES = {
 
 
 @pytest.mark.parametrize(("state", "event"), cells("pool", Phase))
-def test_pool_table(core_class: Any, state: Phase, event: str) -> None:
+def test_every_state_and_event_of_a_pool(core_class: Any, state: Phase, event: str) -> None:
     core = new_core(core_class)
     idle(core)
     core.move("unopen")
@@ -354,7 +354,7 @@ CIRCUIT_EVENTS = {
 
 
 @pytest.mark.parametrize(("state", "event"), cells("circuit", CircuitState))
-def test_circuit_table(make: Any, state: CircuitState, event: str) -> None:
+def test_every_state_and_event_of_a_circuit(make: Any, state: CircuitState, event: str) -> None:
     core = make()
     core.set_circuit(state)
     assert core.circuit is state
@@ -382,9 +382,7 @@ def test_nothing_leads_out_of_an_end(machine: str, end: Enum) -> None:
 
 
 @pytest.mark.parametrize(("lifo", "order"), [(False, [0, 1, 2]), (True, [2, 1, 0])])
-def test_take_gives_the_oldest_idle_slot_or_with_lifo_the_newest(
-    make: Any, lifo: bool, order: list[int]
-) -> None:
+def test_take_gives_the_oldest_slot_or_the_newest(make: Any, lifo: bool, order: list[int]) -> None:
     core = make(lifo=lifo)
     slots = idle(core, 3)
     assert [core.take() for _ in order] == [slots[place] for place in order]
@@ -401,9 +399,7 @@ def test_a_returned_slot_is_the_newest(make: Any, lifo: bool, order: list[int]) 
 
 
 @pytest.mark.parametrize("lifo", [False, True])
-def test_waiters_are_granted_idle_slots_in_the_same_order_as_newcomers(
-    make: Any, lifo: bool
-) -> None:
+def test_waiters_are_granted_idle_slots_like_newcomers(make: Any, lifo: bool) -> None:
     core = make(lifo=lifo)
     slots = idle(core, 3)
     granted = []
@@ -492,7 +488,7 @@ def test_put_refuses_an_unfit_slot_and_changes_nothing(make: Any, reason: str) -
     assert snapshot(core, slot) == before
 
 
-def test_a_permit_from_before_a_retirement_is_of_the_old_generation(make: Any) -> None:
+def test_a_permit_keeps_the_generation_of_its_beginning(make: Any) -> None:
     core = make()
     slot = core.permit()
     core.generation += 1
@@ -571,7 +567,7 @@ def test_an_idle_slot_is_granted_before_the_right_to_create(make: Any) -> None:
     assert core.opening == 1
 
 
-def test_with_an_async_factory_nobody_is_granted_the_right_to_create(make: Any) -> None:
+def test_an_async_factory_grants_nobody_the_right_to_create(make: Any) -> None:
     core = make(sync_factory=False)
     (claim,) = waiting(core)
     assert core.grant() is None
@@ -586,7 +582,7 @@ def test_nothing_is_granted_when_nobody_waits(make: Any) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_who_leaves_closes_the_gap(make: Any, place: int) -> None:
+def test_a_leaving_waiter_closes_the_gap(make: Any, place: int) -> None:
     core = make()
     claims = waiting(core, 3)
     core.leave(claims.pop(place))
@@ -689,7 +685,7 @@ def lines_of(function: Callable[..., object], *args: object) -> int:
     return lines
 
 
-def test_waiting_leaving_and_granting_cost_the_same_in_a_long_queue(core_class: Any) -> None:
+def test_the_length_of_the_queue_costs_nothing(core_class: Any) -> None:
     costs = []
     for length in (3, 3000):
         core = new_core(core_class, max_size=1)
@@ -724,7 +720,7 @@ def test_find_gives_nothing_that_is_not_out(make: Any) -> None:
     assert core.find(resource, None) is None
 
 
-def test_of_identical_resources_find_gives_the_own_lease_else_the_oldest(make: Any) -> None:
+def test_find_prefers_the_own_lease_of_identical_resources(make: Any) -> None:
     core = make()
     resource = object()
     slots = [leased(core, holder(task), resource) for task in (A, B, C)]
@@ -734,7 +730,7 @@ def test_of_identical_resources_find_gives_the_own_lease_else_the_oldest(make: A
     assert core.find(resource, None) is slots[0]
 
 
-def test_of_several_own_leases_find_gives_the_newest(make: Any) -> None:
+def test_find_gives_the_newest_of_several_own_leases(make: Any) -> None:
     core = make()
     resource = object()
     slots = [leased(core, holder(task), resource) for task in (A, B, A, B)]
@@ -770,7 +766,7 @@ def test_hold_counts_the_use_and_remembers_since_when(make: Any) -> None:
 # -- demand, shortage, surplus, expired ------------------------------------------------------------
 
 
-def test_demand_is_for_the_waiters_that_nothing_is_on_its_way_to(make: Any) -> None:
+def test_demand_counts_waiters_for_whom_nothing_is_coming(make: Any) -> None:
     core = make(sync_factory=False, max_size=9)
     assert core.demand() == 0
     waiting(core, 4)
@@ -789,7 +785,7 @@ def test_demand_ends_at_max_size(make: Any) -> None:
     assert core.demand() == 1
 
 
-def test_there_is_no_demand_with_a_sync_factory(make: Any) -> None:
+def test_demand_is_zero_with_a_sync_factory(make: Any) -> None:
     core = make()
     waiting(core)
     assert core.demand() == 0
@@ -815,7 +811,7 @@ def test_shortage_ends_at_max_size(make: Any) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.NEW, Phase.DRAINING, Phase.CLOSED])
-def test_there_is_no_shortage_unless_the_pool_is_open(core_class: Any, phase: Phase) -> None:
+def test_shortage_is_zero_unless_the_pool_is_open(core_class: Any, phase: Phase) -> None:
     core = new_core(core_class, min_size=2)
     core.move("unopen")
     for step in PHASES[phase]:
@@ -823,7 +819,7 @@ def test_there_is_no_shortage_unless_the_pool_is_open(core_class: Any, phase: Ph
     assert core.shortage() == 0
 
 
-def test_there_is_no_shortage_while_inactive(make: Any) -> None:
+def test_shortage_is_zero_while_inactive(make: Any) -> None:
     core = make(min_size=2)
     core.set_circuit(CircuitState.INACTIVE)
     assert core.shortage() == 0
@@ -857,7 +853,7 @@ def test_due_names_what_is_past_its_lifetime(make: Any) -> None:
 
 
 @pytest.mark.parametrize("lifo", [False, True])
-def test_due_names_what_is_idle_too_long_and_above_min_size(make: Any, lifo: bool) -> None:
+def test_expiry_names_what_is_idle_too_long_above_min_size(make: Any, lifo: bool) -> None:
     core = make(min_size=1, max_idle=10.0, lifo=lifo)
     first, second, third = (idle(core, now=NOW + second)[0] for second in range(3))
     assert next_expiry(core) == NOW + 10
@@ -868,7 +864,7 @@ def test_due_names_what_is_idle_too_long_and_above_min_size(make: Any, lifo: boo
     assert expired(core, NOW + 20)[2:] == [(third, "max_idle")]
 
 
-def test_what_is_past_its_lifetime_counts_before_what_is_idle_too_long(make: Any) -> None:
+def test_lifetime_comes_before_idle_time_in_expiry(make: Any) -> None:
     core = make(min_size=1, max_idle=10.0)
     slot, expiring = reserved(core), reserved(core, expires_at=NOW + 10)
     core.put(slot, NOW)
@@ -1020,7 +1016,7 @@ def test_a_probe_that_waits_has_its_place_already(make: Any) -> None:
     assert core.probes_in_use == 1
 
 
-def test_a_waiter_from_before_that_waits_again_is_owed_the_first_place(make: Any) -> None:
+def test_an_earlier_waiter_that_waits_again_comes_first(make: Any) -> None:
     core = make(max_size=1)
     (old,) = waiting(core)
     slot = idle(core)[0]
@@ -1044,7 +1040,7 @@ def test_the_end_of_a_recovery_lets_everybody_pass(make: Any) -> None:
     assert core.grant() is claims[1]
 
 
-def test_while_recovering_only_its_own_probes_report(make: Any) -> None:
+def test_only_probes_report_while_recovering(make: Any) -> None:
     core = make()
     assert core.reports(0)
     core.set_circuit(CircuitState.RECOVERING)
@@ -1125,7 +1121,7 @@ def test_whatever_may_still_come_back_breaks_the_circle(make: Any, breaks: str) 
     assert core.deadlock(waiter(A), True) == []
 
 
-def test_nothing_out_is_no_circle(make: Any) -> None:
+def test_a_pool_without_leases_has_no_circle(make: Any) -> None:
     assert make(max_size=1).deadlock(waiter(A), True) == []
 
 

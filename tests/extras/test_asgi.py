@@ -55,7 +55,7 @@ def database(tmp_path):
 # -- lifespan ------------------------------------------------------------------------------------
 
 
-async def test_it_opens_in_order_and_closes_in_reverse(make_pool):
+async def test_lifespan_opens_in_order_and_closes_in_reverse(make_pool):
     pools = [make_pool(Thing, min_size=1, name=name) for name in ("first", "second")]
     seen = []
     for pool in pools:
@@ -73,7 +73,7 @@ async def test_it_opens_in_order_and_closes_in_reverse(make_pool):
     ]  # fmt: skip
 
 
-async def test_starlette_runs_it(database):
+async def test_starlette_runs_the_lifespan(database):
     async def number(request):
         return PlainTextResponse(str(await database.fetch_val("select 42")))
 
@@ -87,7 +87,7 @@ async def test_starlette_runs_it(database):
     assert database.closed
 
 
-async def test_fastapi_runs_it(database):
+async def test_fastapi_runs_the_lifespan(database):
     fastapi = pytest.importorskip("fastapi")
     app = fastapi.FastAPI(lifespan=lifespan(database))
     app.add_route("/ready", readiness(database))
@@ -103,7 +103,7 @@ async def test_fastapi_runs_it(database):
     assert database.closed
 
 
-async def test_a_lifespan_of_ones_own_goes_around_it(make_pool):
+async def test_a_lifespan_of_the_application_goes_around_ours(make_pool):
     pool = make_pool(Thing)
     ours = lifespan(pool)
 
@@ -117,7 +117,7 @@ async def test_a_lifespan_of_ones_own_goes_around_it(make_pool):
     assert pool.closed
 
 
-async def test_what_cannot_be_opened_ends_the_start_and_closes_the_others(make_pool):
+async def test_a_failed_open_ends_the_start_and_closes_others(make_pool):
     def broken():
         raise OSError("no server")
 
@@ -178,7 +178,7 @@ def test_what_is_no_pool_is_refused(make):
         make("main")
 
 
-def test_bad_options():
+def test_bad_options_are_refused_by_name():
     with pytest.raises(ValueError, match="drain"):
         lifespan(drain=-1)
     with pytest.raises(ValueError, match="max_waiting"):
@@ -190,7 +190,7 @@ def test_bad_options():
 # -- readiness -----------------------------------------------------------------------------------
 
 
-async def test_it_shows_the_counts_and_takes_no_connection(make_pool):
+async def test_readiness_shows_the_counts_and_takes_no_connection(make_pool):
     pool = make_pool(Thing, min_size=1, max_size=2, name="main")
     await pool.open()
     holding = Holding(pool)
@@ -220,7 +220,7 @@ async def test_a_full_pool_is_answered_at_once(make_pool):
 
 
 @pytest.mark.parametrize("waiting", [1, 2])
-async def test_too_many_waiters(make_pool, waiting):
+async def test_too_many_waiters_are_not_ready(make_pool, waiting):
     pool = make_pool(Thing, max_size=1)
     holdings = [Holding(pool) for _ in range(waiting + 1)]
     await settle()
@@ -231,7 +231,7 @@ async def test_too_many_waiters(make_pool, waiting):
 
 
 @pytest.mark.virtual_time
-async def test_an_open_breaker_is_not_ready_until_it_would_try_again(make_pool):
+async def test_an_open_breaker_is_not_ready_before_its_recovery(make_pool):
     strategy = cenote.ConsecutiveFailures(1, recovery_timeout=10)
     pool = make_pool(Thing, strategy=strategy)
     app = readiness(pool)
@@ -310,7 +310,7 @@ async def test_neither_host_nor_database_is_shown():
     await database.close()
 
 
-async def test_no_credentials_and_no_details_if_so_wanted():
+async def test_credentials_and_details_are_not_shown():
     pytest.importorskip("asyncpg")
     database = cenote.Database("postgresql://app:s3cr3t@127.0.0.1:1/shop?application_name=x")
     assert isinstance(await outcome(database.fetch_val("select 1")), OSError)
@@ -322,7 +322,7 @@ async def test_no_credentials_and_no_details_if_so_wanted():
     await database.close()
 
 
-async def test_only_get_and_head(make_pool):
+async def test_readiness_allows_only_get_and_head(make_pool):
     app = ready_app(make_pool(Thing))
     answer = await ask(app, "HEAD")
     assert (answer.status_code, answer.content) == (200, b"")
@@ -330,6 +330,6 @@ async def test_only_get_and_head(make_pool):
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_only_http(make_pool):
+async def test_readiness_answers_http_only(make_pool):
     with pytest.raises(RuntimeError, match="not 'websocket'"):
         await readiness(make_pool(Thing))({"type": "websocket"}, None, None)

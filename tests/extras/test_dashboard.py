@@ -72,7 +72,7 @@ async def test_the_page_is_whole_and_lets_nothing_else_in():
     assert int(headers["content-length"]) == len(body)
 
 
-async def test_the_routes():
+async def test_every_route_has_its_answer():
     dashboard = app()
     assert (await ask(dashboard, "HEAD", "/"))[::2] == (200, b"")
     assert (await ask(dashboard, "GET", "/other"))[0] == 404
@@ -100,7 +100,7 @@ async def test_too_many_fields_are_refused():
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_it_may_be_mounted(whole):
+async def test_the_dashboard_may_be_mounted(whole):
     """Some servers give the whole path, some only what is below the mount."""
     dashboard = app()
     prefix = "/ops/pools" if whole else ""
@@ -110,7 +110,7 @@ async def test_it_may_be_mounted(whole):
     assert (await ask(dashboard, "GET", prefix + "/x", root="/ops/pools"))[0] == 404
 
 
-async def test_lifespan_and_websockets():
+async def test_lifespan_is_answered_and_websockets_are_refused():
     said = []
     stages = iter(["lifespan.startup", "lifespan.shutdown"])
 
@@ -179,7 +179,7 @@ async def test_bad_addresses_are_named(options, error, words):
 # -- what is shown -------------------------------------------------------------------------------
 
 
-async def test_slots_holders_and_waiters(make_pool):
+async def test_slots_holders_and_waiters_are_shown(make_pool):
     pool = make_pool(Thing, max_size=2, name="main")
     a = await pool.acquire()
     b, place = await pool.acquire(), line()
@@ -259,7 +259,7 @@ async def test_only_what_changed_is_sent(make_pool, monkeypatch):
 
 
 @pytest.mark.virtual_time
-async def test_distributions_and_samples(make_pool, monkeypatch):
+async def test_distributions_and_samples_are_sent(make_pool, monkeypatch):
     pool = make_pool(Thing, max_size=1, name="p")
     use_virtual_clocks(monkeypatch)
     async with watching(app()) as viewer:
@@ -383,7 +383,7 @@ async def test_no_credentials_are_sent(make_pool):
 # -- what it costs -------------------------------------------------------------------------------
 
 
-async def test_nobody_watches_nobody_listens(make_pool):
+async def test_pools_are_observed_only_while_watched(make_pool):
     pool = make_pool(Thing)
     application = app()
     assert pool._subscribers == ()
@@ -506,7 +506,7 @@ async def test_a_page_that_does_not_come_back_is_forgotten(make_pool):
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("interval", [0.25, 10])
-async def test_a_page_without_news_hears_that_the_server_lives(interval):
+async def test_a_page_without_news_gets_a_heartbeat(interval):
     async with watching(app(interval=interval)) as viewer:
         viewer.messages.clear()
         await advance(asgi.HEARTBEAT + 0.5)
@@ -568,7 +568,7 @@ class Elsewhere:
 
 
 @pytest.mark.real_time("another thread has a loop of its own")
-async def test_a_pool_of_another_thread():
+async def test_a_pool_of_another_thread_is_shown():
     with Elsewhere() as elsewhere:
         pool = cenote.Pool(Thing, max_size=2, name="away")
 
@@ -594,7 +594,7 @@ async def test_a_pool_of_another_thread():
 
 
 @pytest.mark.real_time("another thread has a loop of its own")
-async def test_a_loop_that_does_not_answer_is_told(monkeypatch):
+async def test_a_loop_that_does_not_answer_is_shown(monkeypatch):
     monkeypatch.setattr(collecting, "STALLED", 0.2)
     monkeypatch.setattr(asgi, "LOOP_TIMEOUT", 0.2)
     unblock = threading.Event()
@@ -615,7 +615,7 @@ async def test_a_loop_that_does_not_answer_is_told(monkeypatch):
 
 
 @pytest.mark.real_time("another thread has a loop of its own")
-async def test_a_pool_whose_loop_is_gone():
+async def test_a_pool_whose_loop_is_gone_takes_no_orders():
     pool = cenote.Pool(Thing, name="orphan")
     with Elsewhere() as elsewhere:
         elsewhere.run(pool.open())

@@ -73,7 +73,7 @@ async def test_only_clients_on_this_machine_are_answered(client, address, allowe
     "request_of",
     [{"client": None, "server": ("/run/app.sock", None)}, {"client": None, "server": None}, {}],
 )
-def test_without_an_address_nobody_is_of_this_machine(request_of):
+def test_a_client_without_an_address_is_refused(request_of):
     said = guard.refuses_stranger(request_of, {})
     assert "has no address, as by a Unix socket, and may have come through a proxy." in said
     for way in ("token=...", "authorize=...", "public=True"):
@@ -84,7 +84,7 @@ def test_without_an_address_nobody_is_of_this_machine(request_of):
     "name",
     ["X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-IP"],
 )
-async def test_behind_a_proxy_nobody_is_of_this_machine(name):
+async def test_a_client_behind_a_proxy_is_refused(name):
     status, _, body = await ask(app(), "GET", "/", headers={name.lower(): "127.0.0.1"})
     assert status == 403
     assert f"has the header {name.title()}. " in json.loads(body)["error"]
@@ -99,7 +99,7 @@ async def test_a_proxy_without_a_header_is_known_by_its_age():
 
 
 @pytest.mark.parametrize("headers", [{}, HTML])
-async def test_who_is_refused_is_told_what_can_be_done(headers):
+async def test_a_refusal_says_what_can_be_done(headers):
     status, head, body = await ask(app(), "GET", "/", headers=headers, client=ELSEWHERE)
     assert status == 403
     said = body.decode()
@@ -128,7 +128,7 @@ async def test_the_control_token_opens_nothing():
     assert await status_of(closed, headers=headers, client=ELSEWHERE) == 403
 
 
-async def test_public_means_everybody():
+async def test_a_public_dashboard_answers_everybody():
     assert await status_of(app(public=True), client=ELSEWHERE) == 200
     async with watching(app(public=True), client=ELSEWHERE) as viewer:
         assert viewer.status == 200
@@ -173,7 +173,7 @@ async def test_names_are_refused_unless_they_are_known(hosts, host, allowed, ope
         assert "hosts=" in json.loads(body)["error"]
 
 
-async def test_where_a_token_is_asked_for_any_name_will_do_unless_names_are_given():
+async def test_a_token_makes_names_free_unless_some_are_given():
     asked = {"host": "shop.example", "headers": {"authorization": f"Bearer {TOKEN}"}}
     assert await status_of(app(token=TOKEN), **asked) == 200
     assert await status_of(app(token=TOKEN, hosts=["other.example"]), **asked) == 403
@@ -325,11 +325,11 @@ async def test_a_wrong_token_is_asked_for_again():
         (f"token=+{TOKEN}%0A".encode(), FORM, 303),  # pasted with what is around it
     ],
 )
-async def test_forms(body, headers, status):
+async def test_every_form_of_signing_in_is_checked(body, headers, status):
     assert await status_of(app(token=TOKEN), "POST", "/login", body=body, headers=headers) == status
 
 
-async def test_where_nobody_signs_in():
+async def test_signing_in_without_a_token_leads_to_the_page():
     assert await status_of(app(), "POST", "/login", headers=FORM) == 303
     assert await status_of(app(), "GET", "/login") == 303
     assert await status_of(app(), "POST", "/logout") == 404
@@ -412,7 +412,7 @@ class Admit:
         lambda scope: admit_later(scope),
     ],
 )
-async def test_the_application_decides(authorize):
+async def test_the_application_decides_who_is_admitted(authorize):
     application = app(authorize=authorize)
     assert await status_of(application, client=ELSEWHERE) == 200
     async with watching(application, client=ELSEWHERE) as viewer:
@@ -424,7 +424,7 @@ async def test_the_application_decides(authorize):
 
 
 @pytest.mark.parametrize("answer", [None, False, 0, ""])
-async def test_whoever_is_not_admitted_is_refused(answer):
+async def test_a_client_that_is_not_admitted_is_refused(answer):
     assert await status_of(app(authorize=lambda scope: answer)) == 403
 
 
@@ -490,7 +490,7 @@ async def test_what_the_application_raises_is_its_own_matter():
 
 
 @pytest.mark.virtual_time
-async def test_an_application_that_does_not_answer():
+async def test_an_application_that_does_not_answer_is_cut_off():
     async def think(scope):
         await asyncio.Event().wait()
 
@@ -499,7 +499,7 @@ async def test_an_application_that_does_not_answer():
     assert (await task)[0] == 503
 
 
-async def test_a_token_or_the_application():
+async def test_either_the_token_or_the_application_admits():
     application = app(token=TOKEN, authorize=admit_later)
     assert await status_of(application, client=ELSEWHERE) == 200
     assert await status_of(application) == 401
@@ -531,7 +531,7 @@ def client_of(application, client="127.0.0.1", **more):
 
 
 @frameworks
-async def test_mounted_it_is_closed(mounted):
+async def test_a_mounted_dashboard_is_closed(mounted):
     application = mounted(cenote.dashboard)
     async with client_of(application, "192.0.2.7") as client:
         answer = await client.get("/pools/")
@@ -545,7 +545,7 @@ async def test_mounted_it_is_closed(mounted):
 
 
 @frameworks
-async def test_mounted_one_signs_in(mounted):
+async def test_a_mounted_dashboard_takes_a_token(mounted):
     application = mounted(cenote.dashboard.app(token=TOKEN))
     async with client_of(application, "192.0.2.7", base_url="https://shop.example") as client:
         answer = await client.get("/pools/", headers=HTML)
@@ -561,7 +561,7 @@ async def test_mounted_one_signs_in(mounted):
 
 
 @frameworks
-async def test_mounted_the_session_of_the_application_decides(mounted):
+async def test_the_session_of_the_application_decides_when_mounted(mounted):
     middleware = pytest.importorskip("starlette.middleware.authentication")
     from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 

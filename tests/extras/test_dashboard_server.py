@@ -25,7 +25,7 @@ from tests.support.viewer import TOKEN, Viewer, ask, order, press, scope, until,
 app = cenote.dashboard.app
 
 
-async def test_without_a_token_it_only_shows(make_pool):
+async def test_a_dashboard_without_control_only_shows(make_pool):
     pool = make_pool(Thing, name="p")
     async with watching(app()) as viewer:
         assert viewer.messages[0]["control"] is False
@@ -45,7 +45,7 @@ async def test_a_wrong_token_is_refused(make_pool, token):
         assert "token is" in said["error"]
 
 
-async def test_the_buttons(make_pool):
+async def test_every_button_changes_the_pool(make_pool):
     pool = make_pool(Thing, name="p")
     application = app(control_token=TOKEN)
     async with watching(application) as viewer:
@@ -88,7 +88,7 @@ async def test_an_order_that_reaches_another_process_does_nothing(make_pool):
         (b" " * 5000, 413),
     ],
 )
-async def test_bad_orders(body, status):
+async def test_bad_orders_are_refused_and_change_nothing(body, status):
     assert (await order(app(control_token=TOKEN), "", body=body))[0] == status
 
 
@@ -116,7 +116,7 @@ async def raw(port, request, *, eof=False):
 
 
 @sockets
-async def test_serving():
+async def test_the_server_serves_the_page():
     async with await cenote.serve_dashboard(port=0) as served:
         assert served.url == f"http://127.0.0.1:{served.port}/"
         assert served.url in repr(served)
@@ -132,7 +132,7 @@ async def test_serving():
 
 
 @sockets
-async def test_it_binds_to_the_loopback_and_says_when_it_does_not(caplog):
+async def test_the_server_binds_to_the_loopback_or_warns(caplog):
     async with await cenote.serve_dashboard(port=0) as served:
         (listening,) = served._server.sockets
         assert listening.getsockname()[0] == "127.0.0.1"
@@ -147,7 +147,7 @@ async def test_it_binds_to_the_loopback_and_says_when_it_does_not(caplog):
 
 
 @sockets
-async def test_a_port_that_is_taken():
+async def test_a_port_that_is_taken_is_an_error():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -184,7 +184,7 @@ async def test_a_port_that_is_taken():
         (b"POST /control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 403),
     ],
 )
-async def test_requests(request_, status):
+async def test_every_request_has_its_status(request_, status):
     async with await cenote.serve_dashboard(port=0) as served:
         answer = await raw(served.port, request_)
         assert answer.startswith(f"HTTP/1.1 {status} ".encode())
@@ -245,7 +245,7 @@ def test_any_head_is_read_or_refused(parts):
     assert all(value == value.strip(b" \t") for _, value in head.headers)
 
 
-def test_no_expression_reads_what_a_stranger_sends():
+def test_requests_are_parsed_without_regular_expressions():
     """Whatever Python runs on the way of a request: `re` may stop the loop, and so the program."""
     folder = Path(server.__file__).parent
     for name in ("answers", "asgi", "guard", "head", "requests", "server", "session"):
@@ -256,7 +256,7 @@ def test_no_expression_reads_what_a_stranger_sends():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 1000])
 @sockets
-async def test_a_head_in_parts(size):
+async def test_a_head_in_parts_is_put_together(size):
     request = filled(HEAD + b"X: ", b"y") + b"\r\n\r\n"
     request = request if size > 5 else HEAD + b"\r\n"
     async with await cenote.serve_dashboard(port=0) as served:
@@ -313,7 +313,7 @@ async def test_a_slow_head_has_one_deadline(monkeypatch):
 
 
 @sockets
-async def test_connections_are_limited(monkeypatch):
+async def test_the_number_of_connections_is_limited(monkeypatch):
     monkeypatch.setattr(server, "CONNECTIONS", 1)
     async with await cenote.serve_dashboard(port=0) as served:
         _, first = await asyncio.open_connection("127.0.0.1", served.port)
@@ -355,7 +355,7 @@ STREAM = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @sockets
-async def test_a_stream_over_a_socket(make_pool):
+async def test_a_stream_over_a_socket_has_events(make_pool):
     pool = make_pool(Thing, name="p")
     async with await cenote.serve_dashboard(port=0, interval=0.05) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -420,7 +420,7 @@ async def test_closing_ends_the_streams(make_pool):
     writer.close()
 
 
-def test_the_end_of_the_loop_is_the_end_of_the_server():
+def test_the_server_ends_with_its_loop():
     code = """if True:
         import asyncio, cenote, logging
         logging.getLogger("asyncio").setLevel(logging.ERROR)  # a slow machine is not a failure
@@ -441,7 +441,7 @@ def test_the_end_of_the_loop_is_the_end_of_the_server():
 # -- in other servers ----------------------------------------------------------------------------
 
 
-async def test_mounted_in_starlette(make_pool):
+async def test_a_dashboard_mounted_in_starlette_works(make_pool):
     applications = pytest.importorskip("starlette.applications")
     from starlette.routing import Mount
 
@@ -486,7 +486,7 @@ async def uvicorn_of(**options):
 
 
 @sockets
-async def test_under_uvicorn(make_pool):
+async def test_a_dashboard_under_uvicorn_works(make_pool):
     pool = make_pool(Thing, name="p")
     async with uvicorn_of(timeout_graceful_shutdown=1) as (port, _):
         answer = await raw(port, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

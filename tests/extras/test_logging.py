@@ -79,9 +79,7 @@ async def test_a_failing_hook_names_the_pool(make_pool, caplog):
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_the_error_of_a_factory_that_its_acquirer_gets_is_no_warning(
-    make_pool, style, caplog
-):
+async def test_a_factory_error_that_is_raised_is_no_warning(make_pool, style, caplog):
     def down():
         raise OSError("down")
 

@@ -136,7 +136,7 @@ async def test_all_metrics_of_the_conventions_with_their_units(make_pool, kit):
     assert db_attributes.DB_CLIENT_CONNECTION_STATE == STATE
 
 
-async def test_counts(make_pool, kit):
+async def test_counts_are_those_of_the_pool(make_pool, kit):
     pool = make_pool(Thing, min_size=1, max_size=2, name="main")
     kit.instrument(pool)
     await pool.open()
@@ -154,7 +154,7 @@ async def test_counts(make_pool, kit):
 
 
 @pytest.mark.virtual_time
-async def test_timeouts_and_durations(make_pool, kit):
+async def test_timeouts_and_durations_are_recorded(make_pool, kit):
     async def slow():
         await asyncio.sleep(2)
         return Thing()
@@ -179,7 +179,7 @@ async def test_timeouts_and_durations(make_pool, kit):
     assert point.bucket_counts[0] == 1
 
 
-async def test_what_nobody_collects_does_not_pile_up(make_pool, kit, monkeypatch):
+async def test_durations_that_nobody_collects_do_not_pile_up(make_pool, kit, monkeypatch):
     monkeypatch.setattr(otel, "KEPT", 3)
     pool = make_pool(Thing, name="main")
     instrumentation = kit.instrument(pool)
@@ -214,7 +214,7 @@ def test_a_pool_is_not_kept_alive(kit):
     assert kit.points("max") == {}
 
 
-async def test_without_arguments_all_pools_and_databases(make_pool, kit, database):
+async def test_all_pools_and_databases_are_the_default(make_pool, kit, database):
     kit.instrument(spans=["statement"])
     pool = make_pool(Thing, name="main")
     assert await database.fetch_val("select 1") == 1
@@ -224,7 +224,7 @@ async def test_without_arguments_all_pools_and_databases(make_pool, kit, databas
     await pool.close()
 
 
-async def test_closing_ends_it(make_pool, kit, database):
+async def test_closing_ends_the_instrumentation(make_pool, kit, database):
     pool = make_pool(Thing, name="main")
     instrumentation = kit.instrument(pool, database, spans=otel.SPANS)
     instrumentation.close()
@@ -239,7 +239,7 @@ async def test_closing_ends_it(make_pool, kit, database):
 # -- spans of the pool ---------------------------------------------------------------------------
 
 
-async def test_no_spans_unless_asked_for(make_pool, kit, database):
+async def test_spans_are_off_unless_asked_for(make_pool, kit, database):
     pool = make_pool(Thing, name="main")
     kit.instrument(pool, database)
     async with pool.acquire():
@@ -280,7 +280,7 @@ async def test_an_acquire_is_a_child_of_what_asks_for_it(make_pool, kit):
 
 
 @pytest.mark.virtual_time
-async def test_an_acquire_that_fails(make_pool, kit):
+async def test_an_acquire_that_fails_has_an_error(make_pool, kit):
     pool = make_pool(Thing, max_size=1, name="main")
     kit.instrument(pool, spans=["acquire"])
     holding = Holding(pool)
@@ -322,7 +322,7 @@ async def test_a_creation_has_no_parent(make_pool, kit):
 # -- spans of statements -------------------------------------------------------------------------
 
 
-async def test_a_statement(kit, database, tmp_path):
+async def test_a_statement_has_its_span(kit, database, tmp_path):
     kit.instrument(database, spans=["statement", "acquire"])
     with kit.tracer.start_as_current_span("request") as parent:
         assert await database.fetch_val("select 'secret', ?", [1]) == "secret"
@@ -346,7 +346,7 @@ async def test_a_statement(kit, database, tmp_path):
     await database.close()
 
 
-async def test_the_text_only_if_asked_for(kit, database):
+async def test_the_text_is_only_shown_if_asked_for(kit, database):
     kit.instrument(database, spans=["statement"], query_text=True)
     await database.fetch_val("select ?", ["secret"])
     (span,) = kit.spans()
@@ -473,7 +473,7 @@ async def test_an_sqlstate_is_the_error_type(kit, postgres_server):
         ),
     ],
 )  # fmt: skip
-def test_whom_a_database_talks_to(package, url, expected):
+def test_the_attributes_of_a_database_name_its_server(package, url, expected):
     pytest.importorskip(package)
     assert otel.describe(cenote.Database(url)) == expected
 
@@ -493,7 +493,7 @@ async def test_a_database_is_not_kept_alive(kit, tmp_path):
 # -- the observers of a database -----------------------------------------------------------------
 
 
-async def test_an_observer_hears_the_beginning_and_the_end(database):
+async def test_an_observer_gets_the_beginning_and_the_end(database):
     heard = []
 
     def observer(operation, text):

@@ -104,7 +104,7 @@ async def test_openmetrics_accepts_it_too(make_pool, registry, collect):
     assert {name.removeprefix("cenote_pool_") for name in found} == GAUGES | COUNTERS | HISTOGRAMS
 
 
-def test_without_pools_there_are_names_and_no_samples(registry, collect):
+def test_a_collector_without_pools_has_names_only(registry, collect):
     collect(cenote.Pool(Thing, name="gone"))
     gc.collect()
     found = families(registry)
@@ -142,7 +142,7 @@ async def test_counts_are_those_of_now(make_pool, registry, collect):
 
 
 @pytest.mark.virtual_time
-async def test_totals_by_cause(make_pool, registry, collect):
+async def test_totals_are_split_by_cause(make_pool, registry, collect):
     verdicts = [True, False]
     pool = make_pool(Thing, max_size=1, before_release=lambda _: verdicts.pop(0), name="main")
     collect(pool)
@@ -219,7 +219,7 @@ def test_the_default_buckets_are_documented():
 
 
 @pytest.mark.parametrize("buckets", [[], [2, 1], [1, 1], [1, float("inf")], [float("nan")]])
-def test_bad_buckets(buckets, registry):
+def test_bad_buckets_are_refused_by_name(buckets, registry):
     with pytest.raises(ValueError, match=r"^buckets must be upper bounds"):
         Collector(registry=registry, buckets=buckets)
 
@@ -227,9 +227,7 @@ def test_bad_buckets(buckets, registry):
 # -- the breaker ---------------------------------------------------------------------------------
 
 
-async def test_the_breaker_is_in_one_state_and_its_changes_are_counted(
-    make_pool, registry, collect
-):
+async def test_the_breaker_has_one_state_and_counted_changes(make_pool, registry, collect):
     pool = make_pool(Thing, name="main")
     collect(pool)
     await pool.open()
@@ -265,7 +263,7 @@ def test_a_collected_pool_disappears_and_is_not_kept_alive(registry, collect):
     assert samples(registry, "max_size") == {}
 
 
-async def test_without_arguments_all_pools_of_the_process(make_pool, registry, collect):
+async def test_all_pools_of_the_process_are_the_default(make_pool, registry, collect):
     before = make_pool(Thing, name="before")
     collect()
     after = make_pool(Thing, name="after")
@@ -276,7 +274,7 @@ async def test_without_arguments_all_pools_of_the_process(make_pool, registry, c
     assert (counts["before"], counts["after"]) == (1, 1)
 
 
-async def test_a_database_before_it_has_a_pool(tmp_path, registry, collect):
+async def test_a_database_has_no_samples_before_its_pool(tmp_path, registry, collect):
     db = cenote.Database(f"sqlite:///{tmp_path}/file.db", name="shop", max_size=2)
     other = cenote.Database(f"sqlite:///{tmp_path}/other.db", name="other")
     collect(db)
@@ -322,7 +320,7 @@ def test_what_is_no_pool_is_refused(registry):
         Collector("main", registry=registry)
 
 
-async def test_closing_it_stops_listening_and_leaves_the_registry(make_pool, registry):
+async def test_closing_a_collector_unsubscribes_and_leaves_the_registry(make_pool, registry):
     pool = make_pool(Thing, name="main")
     collector = Collector(pool, registry=registry)
     others = []
@@ -336,7 +334,7 @@ async def test_closing_it_stops_listening_and_leaves_the_registry(make_pool, reg
     assert others
 
 
-def test_a_second_one_in_a_registry_is_refused_and_does_not_listen(registry, collect):
+def test_a_second_collector_in_a_registry_is_refused(registry, collect):
     pool = cenote.Pool(Thing, name="main")
     collect(pool)
     with pytest.raises(ValueError, match="Duplicated timeseries"):
@@ -344,7 +342,7 @@ def test_a_second_one_in_a_registry_is_refused_and_does_not_listen(registry, col
     assert len(pool._subscribers) == 1
 
 
-async def test_it_may_be_asked_from_another_thread(make_pool, registry, collect):
+async def test_a_collector_may_be_asked_from_another_thread(make_pool, registry, collect):
     pool = make_pool(Thing, name="main")
     collect(pool)
     texts = []

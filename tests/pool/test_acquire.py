@@ -101,7 +101,7 @@ async def test_an_inactive_pool_refuses_even_what_is_idle(make_pool, timeout):
     assert pool.idle_count == 1
 
 
-async def test_an_idle_resource_is_taken_before_a_new_one_is_made(make_pool):
+async def test_an_idle_resource_is_taken_before_a_new_one(make_pool):
     service = FakeService()
     pool = make_pool(**service.hooks(), max_size=5)
     first = await pool.acquire()
@@ -195,7 +195,7 @@ async def test_rejected_idle_resources_are_destroyed_and_the_next_is_taken(make_
 
 
 @both_kinds
-async def test_when_all_idle_resources_are_rejected_a_new_one_is_made(make_pool, kind):
+async def test_a_new_resource_replaces_rejected_idle_ones(make_pool, kind):
     service = FakeService(before_acquire=f"{kind} no", destructor="sync ok")
     pool = await filled(make_pool, service, 3)
     resource = await pool.acquire()
@@ -204,7 +204,7 @@ async def test_when_all_idle_resources_are_rejected_a_new_one_is_made(make_pool,
     pool.release(resource)
 
 
-async def test_what_became_idle_after_the_acquire_began_is_not_its_next_one(make_pool):
+async def test_an_acquire_passes_over_what_became_idle_later(make_pool):
     service, doors = FakeService(), Gate()
     pool = make_pool(**service.hooks(), before_acquire=doors, max_size=3)
     first, second = await take_all(pool, 2)
@@ -221,7 +221,7 @@ async def test_what_became_idle_after_the_acquire_began_is_not_its_next_one(make
 
 
 @both_factories
-async def test_new_resources_are_made_up_to_max_size_and_then_tasks_wait(make_pool, factory):
+async def test_new_resources_are_made_up_to_max_size(make_pool, factory):
     service = FakeService(factory)
     pool = make_pool(**service.hooks(), max_size=2)
     tasks = [acquiring(pool) for _ in range(3)]
@@ -252,7 +252,7 @@ async def test_waiters_are_served_in_the_order_of_their_coming(make_pool, factor
 
 
 @both_factories
-async def test_who_releases_and_acquires_again_goes_to_the_back(make_pool, factory):
+async def test_a_holder_that_acquires_again_goes_to_the_back(make_pool, factory):
     pool, served = make_pool(**FakeService(factory).hooks(), max_size=1), []
 
     async def use(name, times):
@@ -268,7 +268,7 @@ async def test_who_releases_and_acquires_again_goes_to_the_back(make_pool, facto
 
 @pytest.mark.parametrize("give", ["release", "discard"])
 @both_factories
-async def test_a_newcomer_in_the_very_step_of_a_return_does_not_overtake(make_pool, factory, give):
+async def test_a_newcomer_in_the_step_of_a_return_waits(make_pool, factory, give):
     pool = make_pool(**FakeService(factory).hooks(), max_size=1)
     held = await pool.acquire()
     waiter = acquiring(pool)
@@ -285,7 +285,7 @@ async def test_a_newcomer_in_the_very_step_of_a_return_does_not_overtake(make_po
     pool.release(await newcomer)
 
 
-async def test_a_released_resource_counts_as_active_the_moment_it_is_owed(make_pool):
+async def test_a_released_resource_that_is_owed_counts_as_active(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
     waiter = acquiring(pool)
@@ -314,7 +314,7 @@ async def test_surplus_beside_a_waiter_is_open_to_newcomers_at_once(make_pool):
 
 
 @both_factories
-async def test_a_waiter_that_leaves_in_the_middle_does_not_disturb_the_others(make_pool, factory):
+async def test_a_waiter_may_leave_in_the_middle(make_pool, factory):
     pool = make_pool(**FakeService(factory).hooks(), max_size=1)
     held = await pool.acquire()
     tasks = []
@@ -346,7 +346,7 @@ leaving = pytest.mark.parametrize("leave", [cancelled, refused])
 
 
 @leaving
-async def test_a_handed_resource_is_idle_again_when_its_waiter_leaves(make_pool, leave):
+async def test_a_granted_resource_is_idle_again_when_its_waiter_leaves(make_pool, leave):
     service = FakeService(destructor="sync ok")
     pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
@@ -362,7 +362,7 @@ async def test_a_handed_resource_is_idle_again_when_its_waiter_leaves(make_pool,
     pool.release(held)
 
 
-async def test_a_handed_resource_goes_to_the_next_when_its_waiter_is_cancelled(make_pool):
+async def test_a_granted_resource_passes_on_when_its_waiter_is_cancelled(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
     first, second = acquiring(pool), acquiring(pool)
@@ -376,7 +376,7 @@ async def test_a_handed_resource_goes_to_the_next_when_its_waiter_is_cancelled(m
 
 
 @leaving
-async def test_the_right_to_create_is_free_again_when_its_waiter_leaves(make_pool, leave):
+async def test_a_creation_right_is_free_when_its_waiter_leaves(make_pool, leave):
     service = FakeService()
     pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
@@ -391,7 +391,7 @@ async def test_the_right_to_create_is_free_again_when_its_waiter_leaves(make_poo
     pool.release(pool.try_acquire())
 
 
-async def test_the_right_to_create_goes_to_the_next_when_its_waiter_is_cancelled(make_pool):
+async def test_a_creation_right_passes_on_when_its_waiter_is_cancelled(make_pool):
     service = FakeService()
     pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
@@ -404,7 +404,7 @@ async def test_the_right_to_create_goes_to_the_next_when_its_waiter_is_cancelled
     pool.release(await second)
 
 
-async def test_a_handed_resource_is_destroyed_when_the_pool_closes_before_its_waiter_runs(
+async def test_a_granted_resource_is_destroyed_by_close(
     make_pool,
 ):
     service = FakeService(destructor="sync ok")
@@ -480,7 +480,7 @@ async def test_leaving_during_before_acquire_interrupts_it_and_destroys(
 
 @both_kinds
 @both_factories
-async def test_a_waiter_whose_resource_is_rejected_makes_one_in_its_slot(make_pool, factory, kind):
+async def test_a_rejected_waiter_makes_one_in_its_slot(make_pool, factory, kind):
     service = FakeService(factory, before_acquire=f"{kind} no", destructor="async ok")
     pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
@@ -501,7 +501,7 @@ async def test_a_waiter_whose_resource_is_rejected_makes_one_in_its_slot(make_po
 
 
 @both_factories
-async def test_a_rejected_waiter_is_still_the_first_while_its_slot_is_not_free(make_pool, factory):
+async def test_a_rejected_waiter_stays_first_during_the_destruction(make_pool, factory):
     service, doors = FakeService(factory, before_acquire="sync no"), Gate()
     pool = make_pool(**service.hooks(), destructor=doors, max_size=2)
     bad, good = await take_all(pool, 2)
@@ -565,7 +565,7 @@ variable = contextvars.ContextVar("variable", default="nothing")
 
 
 @pytest.mark.parametrize("style", ["async def", "returns an awaitable"])
-async def test_a_factory_runs_in_a_copy_of_the_context_of_the_constructor(make_pool, style):
+async def test_a_factory_runs_in_the_context_of_the_constructor(make_pool, style):
     seen = []
 
     async def create():
@@ -624,7 +624,7 @@ async def test_a_newcomer_rides_on_the_creation_of_a_cancelled_acquirer(make_poo
     pool.release("made")
 
 
-async def test_the_creation_of_a_cancelled_acquirer_goes_to_the_next_in_line(make_pool):
+async def test_the_creation_of_a_cancelled_acquirer_passes_on(make_pool):
     doors = Gate()
     pool = make_pool(doors, max_size=1)
     first, second = acquiring(pool), acquiring(pool)
@@ -637,7 +637,7 @@ async def test_the_creation_of_a_cancelled_acquirer_goes_to_the_next_in_line(mak
     pool.release("made")
 
 
-async def test_a_waiter_is_served_by_a_release_while_a_creation_is_under_way(make_pool):
+async def test_a_waiter_takes_a_release_during_its_creation(make_pool):
     doors = Gate()
     pool = make_pool(doors, max_size=2)
     holder = acquiring(pool)
@@ -678,7 +678,7 @@ async def test_a_waiter_takes_the_new_resource_if_that_comes_first(make_pool):
 
 
 @both_kinds
-async def test_a_factory_error_is_raised_as_it_is_and_the_slot_is_free(make_pool, kind):
+async def test_a_factory_error_is_raised_and_frees_the_slot(make_pool, kind):
     service = FakeService(f"{kind} fails")
     pool = make_pool(**service.hooks(), max_size=1)
     with pytest.raises(Broken) as raised:
@@ -689,7 +689,7 @@ async def test_a_factory_error_is_raised_as_it_is_and_the_slot_is_free(make_pool
     pool.release(await pool.acquire())
 
 
-async def test_a_factory_error_goes_to_the_oldest_waiter_whoever_ordered_it(make_pool):
+async def test_a_factory_error_goes_to_the_oldest_waiter(make_pool):
     doors = Gate()
     pool = make_pool(doors, max_size=2)
     tasks = [acquiring(pool), acquiring(pool)]
@@ -704,7 +704,7 @@ async def test_a_factory_error_goes_to_the_oldest_waiter_whoever_ordered_it(make
     pool.release("made")
 
 
-async def test_after_a_factory_error_the_next_waiter_is_given_its_own_try(make_pool):
+async def test_the_next_waiter_tries_after_a_factory_error(make_pool):
     doors = Gate()
     pool = make_pool(doors, max_size=1)
     tasks = [acquiring(pool), acquiring(pool)]
@@ -719,7 +719,7 @@ async def test_after_a_factory_error_the_next_waiter_is_given_its_own_try(make_p
     pool.release("made")
 
 
-async def test_the_waiter_has_its_factory_error_before_the_strategy_hears_of_it(make_pool):
+async def test_a_factory_error_reaches_the_waiter_before_the_strategy(make_pool):
     waiting = []
 
     def open_breaker(pool):
@@ -753,9 +753,7 @@ async def test_an_acquirer_gets_the_error_that_opened_the_breaker(make_pool, kin
 
 @pytest.mark.parametrize("max_size", [1, 3])
 @both_kinds
-async def test_with_the_backend_down_each_of_many_acquirers_gets_an_error(
-    make_pool, kind, max_size
-):
+async def test_each_acquirer_gets_an_error_of_a_dead_service(make_pool, kind, max_size):
     service = FakeService(f"{kind} fails")
     pool = make_pool(**service.hooks(), max_size=max_size)
     tasks = [acquiring(pool) for _ in range(10)]
@@ -768,9 +766,7 @@ async def test_with_the_backend_down_each_of_many_acquirers_gets_an_error(
 
 @pytest.mark.parametrize("max_size", [1, 3])
 @both_kinds
-async def test_when_the_backend_dies_under_the_waiters_each_gets_an_error(
-    make_pool, kind, max_size
-):
+async def test_each_waiter_gets_an_error_when_the_service_dies(make_pool, kind, max_size):
     service = FakeService(f"{kind} ok", destructor="async ok")
     pool = make_pool(**service.hooks(), max_size=max_size)
     held = await take_all(pool, max_size)
@@ -786,7 +782,7 @@ async def test_when_the_backend_dies_under_the_waiters_each_gets_an_error(
 
 @virtual_time
 @both_kinds
-async def test_a_waiter_that_got_a_factory_error_is_not_waited_for_by_a_drain(make_pool, kind):
+async def test_a_drain_does_not_wait_for_a_failed_waiter(make_pool, kind):
     service = FakeService(f"{kind} ok")
     pool = make_pool(**service.hooks(), max_size=1)
     held = await pool.acquire()
@@ -828,7 +824,7 @@ async def test_a_factory_past_create_timeout_is_cancelled_and_fails(make_pool):
 
 
 @virtual_time
-async def test_with_a_hanging_factory_each_waiter_gets_its_own_error(make_pool):
+async def test_each_waiter_of_a_hanging_factory_gets_an_error(make_pool):
     service = FakeService("async never")
     pool = make_pool(**service.hooks(), create_timeout=1, max_size=2)
     tasks = [acquiring(pool) for _ in range(6)]
@@ -839,7 +835,7 @@ async def test_with_a_hanging_factory_each_waiter_gets_its_own_error(make_pool):
 
 
 @virtual_time
-async def test_a_factory_that_answers_its_cancellation_with_a_resource_failed_all_the_same(
+async def test_a_resource_made_at_the_cancellation_counts_as_failed(
     make_pool,
 ):
     destroyed = []
@@ -859,7 +855,7 @@ async def test_a_factory_that_answers_its_cancellation_with_a_resource_failed_al
 
 
 @virtual_time
-async def test_a_factory_that_answers_its_cancellation_with_an_error_timed_out_all_the_same(
+async def test_an_error_raised_at_the_cancellation_counts_as_timeout(
     make_pool,
 ):
     async def stubborn():
@@ -874,7 +870,7 @@ async def test_a_factory_that_answers_its_cancellation_with_an_error_timed_out_a
 
 
 @virtual_time
-async def test_a_factory_that_ignores_its_cancellation_loses_its_slot_and_its_late_resource(
+async def test_a_factory_that_ignores_its_cancellation_loses_its_slot(
     make_pool,
 ):
     destroyed, released = [], asyncio.Event()
@@ -902,7 +898,7 @@ async def test_a_factory_that_ignores_its_cancellation_loses_its_slot_and_its_la
 
 @virtual_time
 @pytest.mark.parametrize("destructor", [None, "sync", "async"])
-async def test_what_a_factory_makes_long_after_it_was_given_up_is_counted(make_pool, destructor):
+async def test_a_resource_that_comes_late_is_counted(make_pool, destructor):
     factory, destroyed, events = Stubborn("late"), [], []
 
     async def slowly(resource):
@@ -927,7 +923,7 @@ async def test_what_a_factory_makes_long_after_it_was_given_up_is_counted(make_p
 
 
 @virtual_time
-async def test_what_a_factory_makes_after_its_pool_is_closed_is_counted(make_pool):
+async def test_a_resource_that_comes_after_close_is_counted(make_pool):
     factory, destroyed = Stubborn("late"), []
     pool = make_pool(factory, destructor=destroyed.append)
     task = asyncio.create_task(pool.acquire())
@@ -942,7 +938,7 @@ async def test_what_a_factory_makes_after_its_pool_is_closed_is_counted(make_poo
 
 
 @virtual_time
-async def test_a_failing_destructor_of_what_came_late_is_logged_and_sent(make_pool, caplog):
+async def test_a_failing_destructor_of_a_late_resource_is_logged(make_pool, caplog):
     factory, events, fault = Stubborn("late"), [], Broken()
 
     def destructor(resource):
@@ -981,7 +977,7 @@ async def test_acquire_gives_up_at_its_deadline(make_pool, factory, default, giv
 
 @virtual_time
 @pytest.mark.parametrize(("default", "given"), [(None, {}), (4, {"timeout": None})])
-async def test_without_a_timeout_acquire_waits_for_ever(make_pool, default, given):
+async def test_acquire_waits_without_end_without_a_timeout(make_pool, default, given):
     pool = make_pool(object, max_size=1, acquire_timeout=default)
     held = await pool.acquire()
     task = acquiring(pool, **given)
@@ -1055,7 +1051,7 @@ async def test_a_served_acquire_leaves_no_timer_that_fails_it_later(make_pool):
 
 
 @virtual_time
-async def test_a_waiter_gets_what_is_released_in_the_instant_of_its_deadline_or_leaves_it(
+async def test_a_release_in_the_instant_of_a_deadline_loses_nothing(
     make_pool,
 ):
     pool = make_pool(object, max_size=1)
@@ -1133,7 +1129,7 @@ async def test_timeout_0_gives_an_async_hook_all_of_hook_timeout(make_pool):
 
 @virtual_time
 @both_factories
-async def test_timeout_0_rejects_a_hook_past_hook_timeout_and_goes_on(make_pool, factory):
+async def test_timeout_0_goes_on_after_a_hook_past_hook_timeout(make_pool, factory):
     service = FakeService(factory, before_acquire="async never")
     pool = await filled(make_pool, service, 2, hook_timeout=3)
     begin = now()
@@ -1152,7 +1148,7 @@ async def test_timeout_0_rejects_a_hook_past_hook_timeout_and_goes_on(make_pool,
 
 
 @virtual_time
-async def test_the_timeout_error_says_who_holds_what_longest_first(make_pool):
+async def test_the_timeout_error_lists_holders_longest_first(make_pool):
     pool = make_pool(object, max_size=2, name="db")
     older = await acquiring(pool, "older")
     await advance(3)
@@ -1178,7 +1174,7 @@ async def test_the_timeout_error_says_who_holds_what_longest_first(make_pool):
 
 
 @virtual_time
-async def test_the_place_is_that_of_the_call_and_the_task_the_one_that_awaited(make_pool):
+async def test_a_holder_has_the_calls_place_and_awaiting_task(make_pool):
     pool = make_pool(object, max_size=1)
     acquire, line = pool.acquire(), a_line()
 
@@ -1216,7 +1212,7 @@ async def test_frames_of_asyncio_are_not_the_place_of_an_acquire(make_pool):
 
 
 @virtual_time
-async def test_the_cause_of_a_timeout_is_the_last_factory_error_during_the_wait(make_pool):
+async def test_a_timeout_has_the_last_factory_error_as_cause(make_pool):
     doors = Gate()
     pool = make_pool(doors, max_size=1)
     first, second = acquiring(pool), acquiring(pool, timeout=5)
@@ -1231,7 +1227,7 @@ async def test_the_cause_of_a_timeout_is_the_last_factory_error_during_the_wait(
 
 @virtual_time
 @pytest.mark.parametrize("pause", [0, 1])
-async def test_a_factory_error_before_the_wait_is_not_the_cause_of_its_timeout(make_pool, pause):
+async def test_a_factory_error_before_the_wait_is_no_cause(make_pool, pause):
     doors = Gate()
     pool = make_pool(doors, max_size=1)
     first = acquiring(pool)
@@ -1247,7 +1243,7 @@ async def test_a_factory_error_before_the_wait_is_not_the_cause_of_its_timeout(m
 # -- deadlock --------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_waits_for_its_own_resource_is_told_at_once(make_pool):
+async def test_a_task_that_waits_for_itself_is_deadlocked(make_pool):
     pool = make_pool(object, max_size=1)
 
     async def nest():
@@ -1285,7 +1281,7 @@ async def circle(pool, timeouts):
 
 
 @both_factories
-async def test_the_acquire_that_completes_a_circle_raises_and_the_others_go_on(make_pool, factory):
+async def test_only_the_acquire_that_completes_a_circle_raises(make_pool, factory):
     pool = make_pool(**FakeService(factory).hooks(), max_size=3)
     tasks = await circle(pool, [None, None, None])
     assert tasks[2].done()
@@ -1298,7 +1294,7 @@ async def test_the_acquire_that_completes_a_circle_raises_and_the_others_go_on(m
 
 @virtual_time
 @pytest.mark.parametrize("timeouts", [(5, None), (None, 5)], ids=["first", "last"])
-async def test_where_a_deadline_exists_the_timeout_error_tells_of_the_circle(make_pool, timeouts):
+async def test_a_timeout_in_a_circle_is_a_deadlock(make_pool, timeouts):
     pool = make_pool(object, max_size=2)
     tasks = await circle(pool, timeouts)
     assert not any(task.done() for task in tasks)
@@ -1310,7 +1306,7 @@ async def test_where_a_deadline_exists_the_timeout_error_tells_of_the_circle(mak
 
 
 @virtual_time
-async def test_a_timeout_without_a_circle_does_not_speak_of_one(make_pool):
+async def test_a_timeout_without_a_circle_is_no_deadlock(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
     with pytest.raises(cenote.AcquireTimeoutError) as raised:
@@ -1319,7 +1315,7 @@ async def test_a_timeout_without_a_circle_does_not_speak_of_one(make_pool):
     pool.release(held)
 
 
-async def test_what_is_not_out_in_a_block_may_be_released_by_anybody(make_pool):
+async def test_a_resource_without_a_block_may_come_back(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
     asyncio.get_running_loop().call_soon(pool.release, held)
@@ -1327,7 +1323,7 @@ async def test_what_is_not_out_in_a_block_may_be_released_by_anybody(make_pool):
     pool.release(held)
 
 
-async def test_while_a_slot_is_closing_nobody_is_deadlocked(make_pool):
+async def test_nobody_is_deadlocked_while_a_slot_is_closing(make_pool):
     doors = Gate()
     pool = make_pool(object, destructor=doors, max_size=2)
     other = await pool.acquire()
@@ -1350,7 +1346,7 @@ async def test_while_a_slot_is_closing_nobody_is_deadlocked(make_pool):
     await closing
 
 
-async def test_while_a_slot_is_opening_nobody_is_deadlocked(make_pool):
+async def test_nobody_is_deadlocked_while_a_slot_is_opening(make_pool):
     doors = Gate()
     pool = make_pool(doors, max_size=2)
 
@@ -1413,7 +1409,7 @@ async def test_a_task_whose_own_creation_runs_counts_for_max_waiting(make_pool):
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-async def test_cancelling_a_waiter_takes_as_many_steps_in_a_long_queue(make_pool, place):
+async def test_cancelling_costs_the_same_in_a_long_queue(make_pool, place):
     async def lines_run(length):
         pool = make_pool(object, max_size=1)
         held = await pool.acquire()
@@ -1450,7 +1446,7 @@ async def test_cancelling_a_waiter_takes_as_many_steps_in_a_long_queue(make_pool
 # -- try_acquire -----------------------------------------------------------------------------------
 
 
-async def test_try_acquire_gives_what_is_idle_then_makes_then_gives_none(make_pool):
+async def test_try_acquire_gives_idle_then_new_then_none(make_pool):
     service = FakeService()
     pool = make_pool(**service.hooks(), max_size=2)
     first = pool.try_acquire()
@@ -1521,7 +1517,7 @@ async def test_try_acquire_asks_a_sync_before_acquire(make_pool, how):
 
 
 @pytest.mark.parametrize("style", ["async def", "returns an awaitable"])
-async def test_try_acquire_refuses_an_async_before_acquire_and_the_resource_stays(make_pool, style):
+async def test_try_acquire_refuses_an_async_before_acquire(make_pool, style):
     service = FakeService(before_acquire="async ok", destructor="sync ok")
     hooks = service.hooks()
     if style == "returns an awaitable":
@@ -1544,7 +1540,7 @@ async def test_try_acquire_is_seen_as_held_by_the_calling_task(make_pool):
     pool.release(resource)
 
 
-async def test_try_acquire_never_takes_the_room_that_a_waiter_is_owed(make_pool):
+async def test_try_acquire_leaves_room_that_waiters_are_owed(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
     waiter = acquiring(pool)
@@ -1554,7 +1550,7 @@ async def test_try_acquire_never_takes_the_room_that_a_waiter_is_owed(make_pool)
     pool.release(await waiter)
 
 
-async def test_try_acquire_in_a_subscriber_does_not_take_what_a_waiter_is_owed(make_pool):
+async def test_try_acquire_in_a_subscriber_leaves_what_waiters_are_owed(make_pool):
     """Told of the destruction in the very step that frees the slot."""
     pool, stolen = make_pool(object, max_size=1), []
     held = await pool.acquire()

@@ -10,7 +10,7 @@ from tests.support.clock import settle
 
 
 @pytest.mark.parametrize("timeout", [None, 10])
-async def test_an_iterator_that_is_dropped_while_it_waits_gives_up_its_place(make_pool, timeout):
+async def test_an_iterator_dropped_while_waiting_leaves_the_queue(make_pool, timeout):
     pool = make_pool(object, max_size=1)
     resource = await pool.acquire()
     steps = pool.acquire(timeout=timeout).__await__()
@@ -24,7 +24,7 @@ async def test_an_iterator_that_is_dropped_while_it_waits_gives_up_its_place(mak
     assert pool.idle_count == 1
 
 
-async def test_an_iterator_that_is_dropped_after_it_was_handed_a_resource_passes_it_on(make_pool):
+async def test_an_iterator_dropped_after_its_grant_passes_it_on(make_pool):
     pool = make_pool(object, max_size=1)
     resource = await pool.acquire()
     steps = pool.acquire().__await__()
@@ -36,7 +36,7 @@ async def test_an_iterator_that_is_dropped_after_it_was_handed_a_resource_passes
     assert (pool.idle_count, pool.active_count) == (1, 0)
 
 
-async def test_an_iterator_that_is_driven_to_its_end_keeps_the_resource(make_pool):
+async def test_an_iterator_driven_to_its_end_keeps_the_resource(make_pool):
     pool = make_pool(object, max_size=1)
     resource = await pool.acquire()
     steps = pool.acquire().__await__()
@@ -51,7 +51,7 @@ async def test_an_iterator_that_is_driven_to_its_end_keeps_the_resource(make_poo
     pool.release(resource)
 
 
-async def test_an_iterator_that_is_dropped_while_a_hook_looks(make_pool):
+async def test_an_iterator_dropped_during_before_acquire_loses_nothing(make_pool):
     async def look(resource):
         await asyncio.sleep(10)
 
@@ -70,7 +70,7 @@ async def test_an_iterator_that_is_dropped_while_a_hook_looks(make_pool):
     assert pool.waiting_count == 0
 
 
-async def test_a_hook_that_is_cut_off_before_it_began_is_closed(make_pool, monkeypatch):
+async def test_a_hook_cut_off_before_it_began_is_closed(make_pool, monkeypatch):
     """A machine that stalls: its grace is over before its task had a step."""
     monkeypatch.setitem(HookTask.__init__.__kwdefaults__, "grace", 0.0)
 

@@ -208,9 +208,7 @@ async def test_a_probe_in_its_async_before_acquire_counts(make_pool):
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("limit", [1, 2])
-async def test_waiters_from_before_recover_stay_and_are_served_within_the_limit(
-    make_pool, limit, style
-):
+async def test_earlier_waiters_are_served_within_the_limit(make_pool, limit, style):
     pool = make_pool(styled(style, Thing), max_size=4, recovering_limit=limit)
     old = [await pool.acquire() for _ in range(4)]
     waiters = [acquiring(pool) for _ in range(4)]
@@ -230,7 +228,7 @@ async def test_waiters_from_before_recover_stay_and_are_served_within_the_limit(
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-async def test_waiters_from_before_recover_get_new_room_within_the_limit(make_pool, limit):
+async def test_earlier_waiters_get_new_room_within_the_limit(make_pool, limit):
     gate = Gate(Thing)
     pool = make_pool(gate, max_size=4, recovering_limit=limit)
     waiters = [acquiring(pool) for _ in range(4)]
@@ -243,7 +241,7 @@ async def test_waiters_from_before_recover_get_new_room_within_the_limit(make_po
         pool.release(await waiter)
 
 
-async def test_a_waiter_from_before_recover_that_leaves_makes_way(make_pool):
+async def test_an_earlier_waiter_that_leaves_makes_way(make_pool):
     pool = make_pool(Thing, max_size=1)
     old = await pool.acquire()
     first, second = acquiring(pool), acquiring(pool)
@@ -256,7 +254,7 @@ async def test_a_waiter_from_before_recover_that_leaves_makes_way(make_pool):
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_a_newcomer_never_stands_in_the_way_of_waiters_from_before_recover(make_pool, style):
+async def test_a_newcomer_does_not_block_earlier_waiters(make_pool, style):
     pool = make_pool(styled(style, Thing), max_size=1)
     old = await pool.acquire()
     waiter = acquiring(pool)
@@ -272,7 +270,7 @@ async def test_a_newcomer_never_stands_in_the_way_of_waiters_from_before_recover
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-async def test_for_waiters_from_before_recover_no_more_is_created_than_the_limit(make_pool, limit):
+async def test_creations_for_earlier_waiters_stay_within_the_limit(make_pool, limit):
     gate = Gate(Thing)
     gate.open()
     pool = make_pool(gate, max_size=4, recovering_limit=limit)
@@ -364,7 +362,7 @@ async def test_a_probe_cancelled_while_waiting_gives_its_place_back(make_pool):
     await assert_a_place_is_free(pool)
 
 
-async def test_a_probe_cancelled_after_the_hand_off_gives_its_place_back(make_pool):
+async def test_a_probe_cancelled_after_its_grant_gives_its_place_back(make_pool):
     pool = make_pool(Thing, max_size=1)
     old = await pool.acquire()
     pool.recover()
@@ -463,7 +461,7 @@ async def test_an_acquire_that_is_never_awaited_takes_no_place(make_pool):
     del unused
 
 
-async def test_a_probe_of_an_earlier_recovery_takes_no_place_in_the_next(make_pool):
+async def test_a_probe_takes_no_place_in_the_next_recovery(make_pool):
     pool = make_pool(Thing)
     pool.recover()
     old = await pool.acquire()
@@ -508,7 +506,7 @@ async def test_a_block_left_by_a_plain_exception_is_a_success(make_pool):
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_a_success_is_reported_after_before_release_and_before_the_hand_off(make_pool, style):
+async def test_a_success_is_reported_between_hook_and_grant(make_pool, style):
     seen = []
 
     class Watcher(RecordingStrategy):
@@ -530,7 +528,7 @@ async def test_a_success_is_reported_after_before_release_and_before_the_hand_of
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_a_release_rejected_by_false_is_a_failure_with_a_pool_error(make_pool, style):
+async def test_a_release_rejected_by_false_is_a_failure(make_pool, style):
     listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener, before_release=styled(style, lambda _: False))
     await pool.release(await pool.acquire())
@@ -541,7 +539,7 @@ async def test_a_release_rejected_by_false_is_a_failure_with_a_pool_error(make_p
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_a_release_rejected_by_an_exception_is_a_failure_with_it(make_pool, style):
+async def test_a_release_rejected_by_an_exception_is_a_failure(make_pool, style):
     listener, error = RecordingStrategy(), OSError("lost")
     pool = make_pool(Thing, strategy=listener, before_release=styled(style, raising(error)))
     await pool.release(await pool.acquire())
@@ -627,7 +625,7 @@ async def test_a_factory_past_its_timeout_is_a_failure(make_pool):
 
 
 @pytest.mark.virtual_time
-async def test_a_factory_that_fails_after_its_acquirer_left_is_a_failure(make_pool):
+async def test_a_factory_failing_without_its_acquirer_is_a_failure(make_pool):
     listener, error = RecordingStrategy(), OSError("down")
     gate = Gate(raising(error))
     pool = make_pool(gate, strategy=listener)
@@ -752,7 +750,7 @@ async def test_a_probe_of_an_earlier_recovery_reports_nothing(make_pool, give_ba
 
 
 @pytest.mark.parametrize("give_back", RETURNS.values(), ids=RETURNS)
-async def test_probes_report(make_pool, give_back):
+async def test_probes_report_success_and_failure(make_pool, give_back):
     listener = RecordingStrategy()
     pool = make_pool(Thing, strategy=listener)
     pool.recover()
@@ -760,7 +758,7 @@ async def test_probes_report(make_pool, give_back):
     assert len(listener.reports) == 1
 
 
-async def test_a_served_waiter_from_before_the_recovery_is_a_probe_and_reports(make_pool):
+async def test_a_served_earlier_waiter_is_a_probe_and_reports(make_pool):
     listener = RecordingStrategy()
     pool = make_pool(Thing, max_size=1, strategy=listener)
     old = await pool.acquire()
@@ -792,7 +790,7 @@ async def test_a_factory_error_reaches_the_oldest_waiter_before_the_strategy(mak
     assert isinstance(await outcome(second), ServiceUnavailableError)
 
 
-async def test_the_error_of_a_sync_factory_goes_to_its_caller_though_the_breaker_opens(make_pool):
+async def test_a_sync_factory_error_reaches_its_caller_despite_the_breaker(make_pool):
     error = OSError("down")
     makers = iter([Thing, raising(error)])
     pool = make_pool(lambda: next(makers)(), max_size=1, strategy=Tripwire())
@@ -855,7 +853,7 @@ async def test_should_recover_is_asked_only_when_an_acquire_meets_inactive(make_
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_when_should_recover_says_so_that_acquire_is_the_probe(make_pool, style):
+async def test_the_acquire_that_may_recover_is_the_probe(make_pool, style):
     tripwire = Tripwire()
     pool = make_pool(styled(style, Thing), strategy=tripwire)
     pool.deactivate()
@@ -870,7 +868,7 @@ async def test_when_should_recover_says_so_that_acquire_is_the_probe(make_pool, 
 
 
 @pytest.mark.virtual_time
-async def test_without_should_recover_recovery_is_manual(make_pool):
+async def test_recovery_is_manual_without_should_recover(make_pool):
     pool = make_pool(Thing, strategy=RecordingStrategy())
     pool.deactivate()
     await advance(1e6)
@@ -917,9 +915,7 @@ async def test_a_strategy_that_raises_on_failure_is_logged_and_harmless(make_poo
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_a_strategy_that_raises_on_a_failed_factory_does_not_replace_its_error(
-    make_pool, caplog, style
-):
+async def test_a_raising_strategy_does_not_replace_a_factory_error(make_pool, caplog, style):
     pool = make_pool(
         styled(style, raising(OSError("down"))), strategy=RaisingStrategy("report_failure")
     )
@@ -928,7 +924,7 @@ async def test_a_strategy_that_raises_on_a_failed_factory_does_not_replace_its_e
     assert_logged(caplog, "report_failure is broken")
 
 
-async def test_a_strategy_that_raises_in_should_recover_is_logged_and_means_no(make_pool, caplog):
+async def test_should_recover_that_raises_is_logged_and_means_no(make_pool, caplog):
     pool = make_pool(Thing, strategy=RaisingStrategy("should_recover"))
     pool.deactivate()
     with pytest.raises(ServiceUnavailableError):
@@ -963,7 +959,7 @@ async def test_deactivate_fails_everybody_in_the_queue(make_pool):
     assert pool.idle_count == 1
 
 
-async def test_deactivate_fails_those_whose_creation_runs_and_keeps_what_it_makes(make_pool):
+async def test_deactivate_fails_acquirers_but_keeps_their_creations(make_pool):
     gate = Gate(Thing)
     pool = make_pool(gate, max_size=2)
     waiters = [acquiring(pool) for _ in range(3)]
@@ -1022,7 +1018,7 @@ async def test_deactivate_fails_those_in_an_async_before_acquire(make_pool, queu
     assert pool.count == 0  # nobody knows how far the hook was
 
 
-async def test_a_before_acquire_that_deactivates_fails_the_waiter_it_was_asked_for(make_pool):
+async def test_a_before_acquire_that_deactivates_fails_its_waiter(make_pool):
     pool = make_pool(Thing, max_size=1, before_acquire=lambda _: pool.deactivate())
     thing = await pool.acquire()
     waiter = acquiring(pool)
@@ -1198,7 +1194,7 @@ async def test_the_breaker_closes_after_so_many_successes(make_pool, make_strate
 
 @pytest.mark.virtual_time
 @touchy
-async def test_successes_of_a_failed_recovery_do_not_count_in_the_next(make_pool, make_strategy):
+async def test_successes_do_not_count_in_the_next_recovery(make_pool, make_strategy):
     pool = make_pool(Thing, strategy=make_strategy(recovery_timeout=16, success_threshold=3))
     await fail(pool)
     await advance(16)
@@ -1213,7 +1209,7 @@ async def test_successes_of_a_failed_recovery_do_not_count_in_the_next(make_pool
 
 
 @pytest.mark.virtual_time
-async def test_after_a_recovery_the_row_of_failures_begins_anew(make_pool):
+async def test_the_row_of_failures_begins_anew_after_a_recovery(make_pool):
     strategy = ConsecutiveFailures(failure_threshold=3, recovery_timeout=16, success_threshold=1)
     pool = make_pool(Thing, strategy=strategy)
     await fail(pool, 3)

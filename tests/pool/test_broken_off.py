@@ -128,7 +128,7 @@ async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings):
     await pool.close()
 
 
-async def test_a_cancellation_that_is_broken_off_passes_on_what_was_granted():
+async def test_a_broken_off_cancellation_passes_its_grant_on():
     kind = breaking("_interrupted")
     pool = kind(Thing, max_size=1)
     held = await pool.acquire()
@@ -147,7 +147,7 @@ async def test_a_cancellation_that_is_broken_off_passes_on_what_was_granted():
     await pool.close()
 
 
-async def test_an_acquire_that_is_broken_off_between_its_steps_leaves_the_queue(monkeypatch):
+async def test_an_acquire_broken_off_between_steps_leaves_the_queue(monkeypatch):
     """Where it would suspend: it is in the queue by then, and nobody will drive it again."""
 
     async def make():
@@ -230,7 +230,7 @@ async def test_a_hook_whose_answer_is_broken_off_keeps_nothing(monkeypatch, hook
 
 
 @pytest.mark.parametrize("where", ["_inspected", "_ask_on"])
-async def test_an_inspection_that_is_not_heard_is_made_again(monkeypatch, where):
+async def test_an_inspection_whose_answer_is_lost_is_made_again(monkeypatch, where):
     """What was looked at is destroyed, as nobody knows what is left on its wire."""
     function, broken, gone = getattr(Waiter, where), [], []
     reported = hear_reports()
@@ -259,7 +259,7 @@ async def test_an_inspection_that_is_not_heard_is_made_again(monkeypatch, where)
     assert all(isinstance(error, Interrupt) for error in reported)
 
 
-async def test_a_resource_whose_delivery_is_broken_off_is_delivered_after_all(monkeypatch):
+async def test_a_broken_off_delivery_is_made_after_all(monkeypatch):
     """The factory has returned it: it is not forgotten."""
     deliver, broken, made, gone = HookTask._deliver, [], [], []
     reported = hear_reports()
@@ -341,7 +341,7 @@ KINDS = {
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("factory", [Thing, make_slowly])
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
-async def test_an_interrupt_at_any_call_of_a_busy_pool_stops_nobody_else(options, factory):
+async def test_an_interrupt_of_a_busy_pool_stops_nobody_else(options, factory):
     """In whatever task or callback: the others are served, and the pool closes."""
     reported = hear_reports()
     gc.disable()  # a finalizer would be interrupted for nothing
@@ -385,7 +385,7 @@ async def sweep(factory, options):
 # -- what is put off -------------------------------------------------------------------------------
 
 
-async def test_a_clean_return_that_is_put_off_gives_back_this_very_slot(make_pool):
+async def test_a_clean_return_put_off_gives_back_its_slot(make_pool):
     one = Thing()
     pool = make_pool(lambda: one, max_size=2)
     mine, other = pool.acquire(), pool.acquire()
@@ -400,7 +400,7 @@ async def test_a_clean_return_that_is_put_off_gives_back_this_very_slot(make_poo
 
 @pytest.mark.real_time("it ends the loop")
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
-def test_what_ends_the_program_is_not_kept_by_what_is_put_off(ending):
+def test_an_operation_put_off_does_not_keep_an_exit(ending):
     def end(thing):
         raise ending
 

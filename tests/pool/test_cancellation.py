@@ -200,7 +200,7 @@ async def test_a_cancellation_that_the_body_swallows_is_invisible(make_pool):
 
 
 @pytest.mark.parametrize("before_release", [None, "sync ok", "async ok"])
-async def test_with_reuse_after_cancel_it_is_released_without_a_report(make_pool, before_release):
+async def test_reuse_after_cancel_releases_without_a_report(make_pool, before_release):
     service, strategy = (
         FakeService(before_release=before_release, destructor="sync ok"),
         RecordingStrategy(),
@@ -215,7 +215,7 @@ async def test_with_reuse_after_cancel_it_is_released_without_a_report(make_pool
 
 
 @both_kinds
-async def test_with_reuse_after_cancel_before_release_may_still_reject(make_pool, kind):
+async def test_reuse_after_cancel_lets_before_release_reject(make_pool, kind):
     service, strategy = (
         FakeService(before_release=f"{kind} no", destructor="sync ok"),
         RecordingStrategy(),
@@ -271,9 +271,7 @@ async def test_leaving_normally_says_nothing_of_a_rejection(make_pool, kind, how
 @both_kinds
 @pytest.mark.parametrize("way_out", [Broken("mine"), asyncio.CancelledError("mine"), Stop("mine")])
 @pytest.mark.parametrize("reuse", [False, True])
-async def test_errors_of_the_return_never_replace_an_exception_on_its_way_out(
-    make_pool, kind, way_out, reuse
-):
+async def test_errors_of_the_return_never_replace_an_exception(make_pool, kind, way_out, reuse):
     service = FakeService(before_release=f"{kind} fails", destructor=f"{kind} fails")
     pool = make_pool(**service.hooks(), max_size=1, reuse_after_cancel=reuse)
     with pytest.raises(type(way_out), match="mine") as raised:
@@ -286,9 +284,7 @@ async def test_errors_of_the_return_never_replace_an_exception_on_its_way_out(
 
 
 @pytest.mark.parametrize("way_out", [None, Broken])
-async def test_a_cancellation_while_the_block_is_left_comes_through_and_the_return_goes_on(
-    make_pool, way_out
-):
+async def test_a_cancellation_while_leaving_does_not_stop_the_return(make_pool, way_out):
     doors = Gate()
     pool = make_pool(object, before_release=doors)
 
@@ -353,7 +349,7 @@ async def test_a_closed_block_is_accounted_at_once(make_pool, closing):
 
 
 @closings
-async def test_a_closed_block_does_not_wait_for_an_async_destructor(make_pool, closing):
+async def test_a_closed_block_does_not_await_the_destructor(make_pool, closing):
     doors = Gate()
     pool = make_pool(object, destructor=doors, max_size=1)
     await close_block(pool, closing)
@@ -367,7 +363,7 @@ async def test_a_closed_block_does_not_wait_for_an_async_destructor(make_pool, c
 
 
 @closings
-async def test_a_closed_block_does_not_wait_for_an_async_before_release(make_pool, closing):
+async def test_a_closed_block_does_not_await_before_release(make_pool, closing):
     doors = Gate()
     pool = make_pool(object, before_release=doors, reuse_after_cancel=True)
     resource = await close_block(pool, closing)
@@ -431,7 +427,7 @@ async def test_a_waiter_that_is_closed_leaves_the_queue_at_once(make_pool):
     pool.release(held)
 
 
-async def test_a_waiter_that_is_closed_after_being_handed_something_passes_it_on(make_pool):
+async def test_a_waiter_closed_after_its_grant_passes_it_on(make_pool):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
     coroutine = body_of(pool, hang)
@@ -444,7 +440,7 @@ async def test_a_waiter_that_is_closed_after_being_handed_something_passes_it_on
     pool.release(held)
 
 
-async def test_an_acquire_that_is_closed_during_before_acquire_gives_its_slot_back(make_pool):
+async def test_an_acquire_closed_during_before_acquire_frees_its_slot(make_pool):
     service, doors = FakeService(destructor="sync ok"), Gate()
     pool = make_pool(**service.hooks(), before_acquire=doors, max_size=1)
     pool.release(await pool.acquire())
@@ -458,7 +454,7 @@ async def test_an_acquire_that_is_closed_during_before_acquire_gives_its_slot_ba
     pool.release(await pool.acquire())
 
 
-async def test_a_block_that_is_closed_while_it_is_left_is_left_all_the_same(make_pool):
+async def test_a_block_closed_while_leaving_is_still_left(make_pool):
     doors = Gate()
     pool = make_pool(object, before_release=doors)
 
@@ -558,7 +554,7 @@ async def test_a_cancellation_raised_by_the_destructor_comes_through(make_pool, 
         await pool.discard(resource)
 
 
-async def test_an_acquire_beside_a_failed_open_is_not_cancelled_with_it(make_pool):
+async def test_a_failed_open_does_not_cancel_another_acquire(make_pool):
     first, cleanup, calls = Gate(), asyncio.Event(), []
 
     async def create():
@@ -607,7 +603,7 @@ async def test_an_acquirer_is_cancelled_though_before_acquire_swallows_it(make_p
 
 @virtual_time
 @pytest.mark.parametrize("leave", ["cancel", "timeout", "deactivate"])
-async def test_an_acquirer_leaves_at_once_though_before_acquire_is_deaf(make_pool, leave):
+async def test_an_acquirer_leaves_at_once_despite_a_stubborn_hook(make_pool, leave):
     service, deaf = FakeService(destructor="sync ok"), Stubborn(object())
     pool = make_pool(**service.hooks(), before_acquire=deaf, max_size=1)
     pool.release(await pool.acquire())
@@ -632,7 +628,7 @@ async def test_an_acquirer_leaves_at_once_though_before_acquire_is_deaf(make_poo
 
 @virtual_time
 @pytest.mark.parametrize("hook", ["swallows", "deaf"])
-async def test_a_release_is_a_rejection_though_before_release_hides_its_timeout(make_pool, hook):
+async def test_a_release_whose_hook_hides_its_timeout_is_rejected(make_pool, hook):
     service, strategy, deaf = (
         FakeService(destructor="sync ok"),
         RecordingStrategy(),
@@ -674,7 +670,7 @@ async def test_a_destructor_past_its_timeout_is_abandoned_and_raises_nothing(mak
 
 
 @pytest.mark.parametrize("hook", ["factory", "before_acquire", "before_release", "destructor"])
-async def test_a_task_that_is_cancelled_while_a_hook_runs_for_it_is_cancelled(make_pool, hook):
+async def test_a_task_cancelled_during_its_hook_is_cancelled(make_pool, hook):
     doors = Gate()
     hooks = {"factory": object, hook: doors}
     pool = make_pool(**hooks, max_size=1)

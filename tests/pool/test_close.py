@@ -68,7 +68,7 @@ async def test_every_waiter_gets_pool_closed_error(make_pool, kind):
     pool.release(thing)
 
 
-async def test_a_waiter_that_was_handed_a_resource_gets_pool_closed_error(make_pool):
+async def test_a_waiter_with_a_grant_gets_pool_closed_error(make_pool):
     destroyed = []
     pool = make_pool(Thing, destructor=destroyed.append, max_size=1)
     thing = await pool.acquire()
@@ -80,7 +80,7 @@ async def test_a_waiter_that_was_handed_a_resource_gets_pool_closed_error(make_p
     assert destroyed == [thing]
 
 
-async def test_a_waiter_that_was_given_a_slot_creates_nothing_any_more(make_pool):
+async def test_a_waiter_with_a_slot_creates_nothing_after_close(make_pool):
     things = Things()
     pool = make_pool(things, max_size=1)
     thing = await pool.acquire()
@@ -127,7 +127,7 @@ async def test_a_block_may_be_left_after_close(make_pool):
     assert destroyed == [thing]
 
 
-async def test_a_release_after_close_asks_the_hook_and_tells_the_strategy(make_pool):
+async def test_a_release_after_close_is_examined_and_reported(make_pool):
     seen, strategy = [], RecordingStrategy()
     pool = make_pool(Thing, before_release=seen.append, strategy=strategy)
     thing = await pool.acquire()
@@ -257,7 +257,7 @@ async def test_close_after_a_close_that_raised_is_quiet(make_pool):
     await pool.close()
 
 
-async def test_the_failure_of_a_cancelled_creations_destructor_is_in_the_group(make_pool):
+async def test_the_group_has_errors_of_cancelled_creations(make_pool):
     fault = ValueError("will not go")
 
     async def factory():
@@ -301,7 +301,7 @@ async def test_a_hanging_destructor_does_not_stop_the_others(make_pool):
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_a_failing_destructor_does_not_hide_the_cancellation_of_the_block(make_pool, kind):
+async def test_a_failing_destructor_does_not_hide_a_cancellation(make_pool, kind):
     pool = make_pool(Thing, destructor=styled(kind, raising(OSError("destructor"))), min_size=1)
 
     async def use():
@@ -316,14 +316,14 @@ async def test_a_failing_destructor_does_not_hide_the_cancellation_of_the_block(
 
 
 @pytest.mark.virtual_time
-async def test_a_failing_destructor_does_not_hide_a_timeout_around_the_block(make_pool):
+async def test_a_failing_destructor_does_not_hide_a_timeout(make_pool):
     pool = make_pool(Thing, destructor=raising(OSError("destructor")), min_size=1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(3), pool:
             await asyncio.Event().wait()
 
 
-async def test_a_failing_destructor_does_not_hide_the_error_of_the_block(make_pool, caplog):
+async def test_a_failing_destructor_does_not_hide_an_error(make_pool, caplog):
     pool = make_pool(Thing, destructor=raising(OSError("destructor")), min_size=1)
     events = recorded(pool)
     with pytest.raises(ValueError, match="block"):
@@ -343,7 +343,7 @@ async def test_a_block_left_normally_raises_what_close_raises(make_pool):
 
 
 @pytest.mark.parametrize("fatal", [asyncio.CancelledError, SystemExit])
-async def test_a_destructors_end_of_the_program_comes_out_of_any_block(make_pool, fatal):
+async def test_a_destructor_may_end_the_program(make_pool, fatal):
     faults = [OSError("destructor"), fatal()]
     pool = make_pool(Thing, destructor=lambda _: raising(faults.pop(0))(), min_size=2)
     with pytest.raises(fatal):
@@ -373,7 +373,7 @@ async def test_a_cancellation_while_the_block_closes_its_pool(make_pool, error):
 # -- several callers, cancelled callers ----------------------------------------------------------
 
 
-async def test_close_is_idempotent(make_pool):
+async def test_close_may_be_called_twice(make_pool):
     destroyed = []
     pool = make_pool(Thing, destructor=destroyed.append, min_size=1)
     await pool.open()
@@ -470,7 +470,7 @@ def now():
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("way", WAYS)
-async def test_close_inside_the_factory_neither_waits_for_it_nor_cancels_it(make_pool, way):
+async def test_close_inside_the_factory_leaves_it_alone(make_pool, way):
     closer, destroyed, began = Closer(way), [], now()
     pool = closer.pool = make_pool(closer, destructor=destroyed.append)
     with pytest.raises(cenote.PoolClosedError):
@@ -596,7 +596,7 @@ async def test_subscribers_get_closed_last_and_once(make_pool):
     assert [event.kind for event in events] == ["destroyed", "closed"]
 
 
-async def test_subscribers_are_dropped(make_pool):
+async def test_subscribers_are_dropped_by_close(make_pool):
     class Subscriber:
         def __call__(self, event):
             events.append(event.kind)
@@ -624,7 +624,7 @@ async def test_an_unopened_pool_says_closed(make_pool):
 
 
 @pytest.mark.virtual_time
-async def test_maintenance_stops(make_pool):
+async def test_maintenance_stops_with_the_pool(make_pool):
     things, checked = Things(), []
     pool = make_pool(
         things,
@@ -677,7 +677,7 @@ async def test_close_interrupts_the_healthcheck_and_destroys_its_resource(make_p
 
 
 @pytest.mark.virtual_time
-async def test_close_does_not_wait_for_a_healthcheck_that_ignores_its_cancellation(make_pool):
+async def test_close_does_not_wait_for_a_stubborn_healthcheck(make_pool):
     end, destroyed = asyncio.Event(), []
 
     async def deaf(thing):
@@ -700,7 +700,7 @@ async def test_close_does_not_wait_for_a_healthcheck_that_ignores_its_cancellati
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("kind", STYLES)
-async def test_the_failure_of_a_checked_ones_destructor_is_in_the_group(make_pool, kind):
+async def test_the_group_has_errors_of_checked_resources(make_pool, kind):
     fault = ValueError("will not go")
     pool = make_pool(Thing, **checked(Gate(), styled(kind, raising(fault))))
     await pool.open()
@@ -830,7 +830,7 @@ async def test_closed_is_true_from_the_end_of_the_drain(make_pool):
 
 
 @pytest.mark.virtual_time
-async def test_after_the_deadline_waiters_fail_and_holders_keep_what_they_have(make_pool, caplog):
+async def test_the_end_of_a_drain_fails_waiters_only(make_pool, caplog):
     destroyed = []
     pool = make_pool(Thing, destructor=destroyed.append, max_size=1)
     thing = await pool.acquire()

@@ -34,7 +34,7 @@ def work(pool):
 # -- inside every hook ---------------------------------------------------------------------------
 
 
-async def test_inside_a_sync_factory_it_is_being_created(make_pool):
+async def test_a_sync_factory_counts_as_creating(make_pool):
     seen = []
     pool = make_pool(lambda: seen.append((counts(pool), work(pool))) or Thing())
     pool.release(await pool.acquire())
@@ -42,7 +42,7 @@ async def test_inside_a_sync_factory_it_is_being_created(make_pool):
 
 
 @pytest.mark.parametrize("style", ["async", "awaitable"])
-async def test_inside_an_async_factory_it_is_being_created_and_its_task_waits(make_pool, style):
+async def test_an_async_factory_counts_as_creating_and_waiting(make_pool, style):
     seen = []
     pool = make_pool(styled(style, lambda: seen.append((counts(pool), work(pool))) or Thing()))
     pool.release(await pool.acquire())
@@ -50,7 +50,7 @@ async def test_inside_an_async_factory_it_is_being_created_and_its_task_waits(ma
 
 
 @styles
-async def test_after_the_factory_it_is_counted_at_once(make_pool, style):
+async def test_a_new_resource_is_counted_at_once(make_pool, style):
     pool = make_pool(styled(style, Thing))
     thing = await pool.acquire()
     assert (counts(pool), work(pool)) == ((1, 0, 1, 0), (0, 0))
@@ -59,7 +59,7 @@ async def test_after_the_factory_it_is_counted_at_once(make_pool, style):
 
 
 @styles
-async def test_inside_before_acquire_it_is_active(make_pool, style):
+async def test_a_resource_in_before_acquire_is_active(make_pool, style):
     seen = []
     pool = make_pool(
         Thing, min_size=2, before_acquire=styled(style, lambda _: seen.append(counts(pool)))
@@ -72,7 +72,7 @@ async def test_inside_before_acquire_it_is_active(make_pool, style):
 
 
 @styles
-async def test_inside_before_acquire_the_waiter_it_is_for_does_not_wait(make_pool, style):
+async def test_a_waiter_in_before_acquire_does_not_wait(make_pool, style):
     seen = []
     pool = make_pool(
         Thing, max_size=1, before_acquire=styled(style, lambda _: seen.append(counts(pool)))
@@ -88,7 +88,7 @@ async def test_inside_before_acquire_the_waiter_it_is_for_does_not_wait(make_poo
 
 
 @styles
-async def test_inside_before_release_it_is_active(make_pool, style):
+async def test_a_resource_in_before_release_is_active(make_pool, style):
     seen = []
     pool = make_pool(Thing, before_release=styled(style, lambda _: seen.append(counts(pool))))
     await pool.release(await pool.acquire())
@@ -98,7 +98,7 @@ async def test_inside_before_release_it_is_active(make_pool, style):
 
 @pytest.mark.virtual_time
 @styles
-async def test_inside_the_healthcheck_it_is_active(make_pool, style):
+async def test_a_resource_in_the_healthcheck_is_active(make_pool, style):
     seen = []
     pool = make_pool(
         Thing,
@@ -113,7 +113,7 @@ async def test_inside_the_healthcheck_it_is_active(make_pool, style):
 
 
 @styles
-async def test_inside_the_destructor_it_is_being_destroyed_and_no_longer_counted(make_pool, style):
+async def test_a_resource_in_its_destructor_counts_as_destroying_only(make_pool, style):
     seen = []
     pool = make_pool(
         Thing,
@@ -144,7 +144,7 @@ async def test_a_rejected_resource_is_not_counted_in_its_destructor(make_pool, h
 
 
 @styles
-async def test_inside_the_destructors_of_close(make_pool, style):
+async def test_counts_inside_the_destructors_of_close(make_pool, style):
     seen = []
     pool = make_pool(
         Thing, min_size=3, destructor=styled(style, lambda _: seen.append(counts(pool)[0]))
@@ -196,7 +196,7 @@ async def test_a_task_already_handed_a_resource_does_not_wait(make_pool):
     pool.release(await task)
 
 
-async def test_a_task_already_handed_the_right_to_create_does_not_wait(make_pool):
+async def test_a_task_with_a_creation_right_does_not_wait(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     waiter = acquiring(pool)
@@ -225,9 +225,7 @@ async def test_a_waiter_that_leaves_no_longer_waits(make_pool):
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("seed", range(5))
 @styles
-async def test_a_busy_pool_counts_exactly_what_is_alive_at_every_turn_of_the_loop(
-    make_pool, style, seed
-):
+async def test_a_busy_pool_counts_exactly_what_is_alive(make_pool, style, seed):
     chance = random.Random(seed)
     alive, existing = set(), set()
     peak = 0
@@ -446,7 +444,7 @@ async def test_a_timeout_of_zero_is_a_timeout(make_pool):
     pool.release(thing)
 
 
-async def test_cancelled_in_a_hook_counts_as_cancelled(make_pool):
+async def test_a_cancellation_in_a_hook_is_counted(make_pool):
     gate = Gate()
     pool = make_pool(Thing, min_size=1, max_size=1, before_acquire=gate)
     await pool.open()

@@ -46,7 +46,7 @@ def fields(event):
 # -- every kind and its fields -------------------------------------------------------------------
 
 
-async def test_every_event_names_its_pool_and_the_time_of_the_loop(make_pool):
+async def test_every_event_has_its_pool_and_time(make_pool):
     pool = make_pool(Thing)
     events = recorded(pool)
     before = asyncio.get_running_loop().time()
@@ -68,7 +68,7 @@ async def test_an_event_is_frozen(make_pool):
         events[0].kind = "closed"
 
 
-async def test_opened(make_pool):
+async def test_opened_comes_once_with_no_fields(make_pool):
     pool = make_pool(Thing)
     events = recorded(pool)
     await pool.open()
@@ -85,7 +85,7 @@ async def test_the_first_acquire_sends_opened_too(make_pool):
 
 
 @pytest.mark.parametrize("style", STYLES)
-async def test_created(make_pool, style):
+async def test_created_has_the_new_resource(make_pool, style):
     pool = make_pool(styled(style, Thing), min_size=1)
     events = recorded(pool)
     await pool.open()
@@ -129,7 +129,7 @@ async def test_acquired_without_a_wait(make_pool):
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("way", ["release", "discard"])
-async def test_released_has_the_task_that_held_it_and_for_how_long(make_pool, way):
+async def test_released_has_the_holding_task_and_its_duration(make_pool, way):
     pool = make_pool(Thing)
     holder = acquiring(pool, name="holder")
     thing = await holder
@@ -145,7 +145,7 @@ async def test_released_has_the_task_that_held_it_and_for_how_long(make_pool, wa
 
 
 @pytest.mark.virtual_time
-async def test_leaving_a_block_by_cancellation_is_released_and_destroyed(make_pool):
+async def test_a_cancelled_block_sends_released_and_destroyed(make_pool):
     pool = make_pool(Thing)
     holding = Holding(pool, name="holder")
     await advance(2)
@@ -156,7 +156,7 @@ async def test_leaving_a_block_by_cancellation_is_released_and_destroyed(make_po
     assert events[1].resource is holding.resource
 
 
-async def test_waiting(make_pool):
+async def test_waiting_has_the_task_that_waits(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     events = recorded(pool)
@@ -178,7 +178,7 @@ async def test_no_waiting_event_when_nothing_is_waited_for(make_pool):
 
 
 @pytest.mark.virtual_time
-async def test_timeout(make_pool):
+async def test_timeout_has_the_task_and_its_wait(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     events = recorded(pool)
@@ -217,7 +217,7 @@ async def test_a_subscriber_may_end_the_wait_that_has_timed_out(make_pool, subsc
 
 
 @pytest.mark.virtual_time
-async def test_cancelled(make_pool):
+async def test_cancelled_has_the_task_and_its_wait(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     events = recorded(pool)
@@ -258,7 +258,7 @@ async def test_rejected_by_an_exception_has_that_exception(make_pool, hook, styl
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("style", STYLES)
-async def test_check_failed(make_pool, style):
+async def test_check_failed_has_resource_and_error(make_pool, style):
     error = OSError("bad")
     pool = make_pool(
         Thing, min_size=0, healthcheck=styled(style, raising(error)), healthcheck_interval=1
@@ -331,7 +331,7 @@ async def test_state_changed_has_the_new_state(make_pool):
     assert set(kinds(events)) == {"state_changed"}
 
 
-async def test_closed(make_pool):
+async def test_closed_comes_once_with_no_fields(make_pool):
     pool = make_pool(Thing)
     events = recorded(pool)
     await pool.open()
@@ -340,7 +340,7 @@ async def test_closed(make_pool):
     assert fields(events[1]) == NOTHING
 
 
-async def test_destroyed_by_discard(make_pool):
+async def test_destroyed_by_discard_has_its_reason(make_pool):
     pool = make_pool(Thing)
     thing = await pool.acquire()
     events = recorded(pool)
@@ -483,7 +483,7 @@ async def test_the_order_of_a_whole_life(make_pool, style):
     assert waited[-2:] == ["second", "third"]
 
 
-async def test_a_rejection_is_told_before_the_destruction(make_pool):
+async def test_rejected_comes_before_destroyed(make_pool):
     pool = make_pool(Thing, before_release=lambda _: False)
     thing = await pool.acquire()
     events = recorded(pool)
@@ -491,7 +491,7 @@ async def test_a_rejection_is_told_before_the_destruction(make_pool):
     assert kinds(events) == ["released", "rejected", "destroyed"]
 
 
-async def test_a_closing_pool_tells_nothing_after_closed(make_pool):
+async def test_nothing_is_sent_after_closed(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     events = recorded(pool)
@@ -532,7 +532,7 @@ async def test_unsubscribe_ends_it_and_may_be_called_twice(make_pool):
     assert kinds(second) == ["opened", "created", "acquired", "released"]
 
 
-async def test_the_same_callback_twice_is_called_twice_and_ended_one_by_one(make_pool):
+async def test_a_callback_subscribed_twice_is_called_twice(make_pool):
     pool = make_pool(Thing)
     events = []
     callback = events.append
@@ -546,7 +546,7 @@ async def test_the_same_callback_twice_is_called_twice_and_ended_one_by_one(make
     assert kinds(events) == ["opened", "opened", "state_changed"]
 
 
-async def test_a_subscriber_may_unsubscribe_itself_while_being_told(make_pool):
+async def test_a_subscriber_may_unsubscribe_itself_while_called(make_pool):
     pool = make_pool(Thing)
     events = []
 
@@ -593,7 +593,7 @@ async def test_a_raising_subscriber_is_logged_and_harmless(make_pool, caplog):
     assert all(str(record.exc_info[1]) == "no" for record in failures)
 
 
-async def test_after_closed_subscribers_are_dropped(make_pool):
+async def test_subscribers_are_dropped_after_closed(make_pool):
     pool = make_pool(Thing)
     thing = await pool.acquire()
     events = recorded(pool)
@@ -604,7 +604,7 @@ async def test_after_closed_subscribers_are_dropped(make_pool):
     assert kinds(events) == ["closed"]
 
 
-async def test_closing_twice_tells_closed_once(make_pool):
+async def test_closing_twice_sends_closed_once(make_pool):
     pool = make_pool(Thing)
     events = recorded(pool)
     await asyncio.gather(pool.close(), pool.close())
@@ -653,7 +653,7 @@ async def test_a_subscriber_may_borrow_a_resource_at_any_moment(make_pool, momen
     assert (pool.active_count, pool.waiting_count) == (0, 0)
 
 
-async def test_a_subscriber_may_release_what_it_hears_was_acquired(make_pool):
+async def test_a_subscriber_may_release_what_was_acquired(make_pool):
     pool = make_pool(Thing)
 
     def give_back(event):
@@ -671,7 +671,7 @@ async def test_a_subscriber_may_release_what_it_hears_was_acquired(make_pool):
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-async def test_a_subscriber_may_discard_what_it_hears_was_acquired(make_pool, kept):
+async def test_a_subscriber_may_discard_what_was_acquired(make_pool, kept):
     pool = make_pool(Thing, min_size=kept)
     await pool.open()
 
@@ -687,7 +687,7 @@ async def test_a_subscriber_may_discard_what_it_hears_was_acquired(make_pool, ke
     assert pool.active_count == 0
 
 
-async def test_a_subscriber_may_release_to_a_waiter_whom_it_hears_waiting(make_pool):
+async def test_a_subscriber_may_release_to_a_waiter(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
 
@@ -700,7 +700,7 @@ async def test_a_subscriber_may_release_to_a_waiter_whom_it_hears_waiting(make_p
     pool.release(thing)
 
 
-async def test_a_subscriber_may_close_the_breaker_on_the_waiter_it_hears_waiting(make_pool):
+async def test_a_subscriber_may_deactivate_under_a_waiter(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
 
@@ -718,7 +718,7 @@ async def test_a_subscriber_may_close_the_breaker_on_the_waiter_it_hears_waiting
 
 
 @pytest.mark.virtual_time
-async def test_without_a_subscriber_no_event_is_made(make_pool, monkeypatch):
+async def test_no_event_is_made_without_a_subscriber(make_pool, monkeypatch):
     made = []
 
     class Counted(cenote.PoolEvent):
@@ -796,7 +796,7 @@ async def test_an_event_that_nobody_keeps_keeps_nothing_alive(make_pool):
     assert reference() is None
 
 
-async def test_a_subscriber_that_uses_the_pool_sees_its_own_event_to_the_end(make_pool):
+async def test_a_subscriber_that_uses_the_pool_keeps_its_event(make_pool):
     pool = make_pool(Thing, min_size=2)
     await pool.open()
     seen = []

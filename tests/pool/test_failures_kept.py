@@ -92,7 +92,7 @@ async def one_of_two_fails(pool, factory):
     return body, waiter, holding
 
 
-async def test_it_is_kept_while_somebody_waits_who_may_time_out_because_of_it(make_pool):
+async def test_a_factory_error_is_kept_for_its_waiters(make_pool):
     factory = Gate()
     pool = make_pool(factory, max_size=2)
     body, waiter, holding = await one_of_two_fails(pool, factory)
@@ -107,7 +107,7 @@ async def test_it_is_kept_while_somebody_waits_who_may_time_out_because_of_it(ma
     await holding.leave()
 
 
-async def test_it_is_let_go_when_that_waiter_is_served(make_pool):
+async def test_a_factory_error_is_let_go_with_its_waiter(make_pool):
     """Also if it is served in the native core, where no step of Python hears of it."""
     factory = Gate()
     pool = make_pool(factory, max_size=2)
@@ -119,7 +119,7 @@ async def test_it_is_let_go_when_that_waiter_is_served(make_pool):
     pool.release(resource)
 
 
-async def test_nothing_is_kept_by_a_closed_pool(make_pool):
+async def test_a_closed_pool_keeps_no_factory_error(make_pool):
     factory = Moody()
     factory.down = False
     pool = make_pool(factory, max_size=1)

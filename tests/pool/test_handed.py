@@ -22,7 +22,7 @@ async def acquire(pool, name, **options):
     return task
 
 
-async def test_a_waiter_that_was_handed_a_resource_holds_it(make_pool):
+async def test_a_waiter_with_a_grant_is_a_holder(make_pool):
     pool = make_pool(object, max_size=1)
     resource = await pool.acquire()
     waiter = await acquire(pool, "waiter")
@@ -50,7 +50,7 @@ async def test_a_waiter_that_may_create_holds_nothing(make_pool):
 
 
 @pytest.mark.parametrize("queued", [False, True])
-async def test_whoever_waits_for_before_acquire_holds_what_it_looks_at(make_pool, queued):
+async def test_a_task_in_before_acquire_holds_its_resource(make_pool, queued):
     answer = asyncio.Event()
 
     async def look(resource):
@@ -75,7 +75,7 @@ async def test_whoever_waits_for_before_acquire_holds_what_it_looks_at(make_pool
     pool.release(resource)
 
 
-async def test_an_acquire_that_times_out_in_before_acquire_does_not_name_itself(make_pool):
+async def test_a_timeout_in_before_acquire_does_not_name_itself(make_pool):
     async def look(resource):
         await asyncio.sleep(100)
 
@@ -87,7 +87,7 @@ async def test_an_acquire_that_times_out_in_before_acquire_does_not_name_itself(
     assert pool.holders() == []
 
 
-async def test_those_who_hold_longer_come_first(make_pool):
+async def test_the_longest_holder_comes_first_in_the_list(make_pool):
     pool = make_pool(object, max_size=2)
     first = await pool.acquire()
     waiters = [await acquire(pool, "a"), await acquire(pool, "b")]
@@ -100,7 +100,7 @@ async def test_those_who_hold_longer_come_first(make_pool):
         pool.release(await task)
 
 
-def test_a_claim_that_is_over_while_another_thread_reads_names_nobody():
+def test_a_claim_that_ends_during_a_reading_names_nobody():
     for waiting in (None, SimpleNamespace(inspected=None)):
         over = SimpleNamespace(slot=None, waiter=waiting)
         core = SimpleNamespace(holders=list, granted=lambda over=over: [over])

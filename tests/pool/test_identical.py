@@ -6,7 +6,7 @@ import cenote
 
 
 @pytest.mark.parametrize("verb", ["release", "discard"])
-async def test_an_inner_block_that_gives_back_early_leaves_the_outer_its_lease(make_pool, verb):
+async def test_an_early_release_in_an_inner_block_spares_the_outer(make_pool, verb):
     pool = make_pool(lambda: 42, max_size=2)
     async with pool.acquire() as outer:
         async with pool.acquire() as inner:
@@ -30,7 +30,7 @@ async def test_each_block_releases_its_own_lease_whichever_was_given_back(make_p
     assert pool.active_count == 0
 
 
-async def test_a_lease_without_a_block_inside_a_block_comes_back_first(make_pool):
+async def test_a_lease_without_a_block_comes_back_first(make_pool):
     pool = make_pool(lambda: 42, max_size=2)
     async with pool.acquire():
         resource = await pool.acquire()

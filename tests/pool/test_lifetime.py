@@ -101,7 +101,7 @@ async def test_an_async_destructor_is_not_called(make_pool):
     assert called == []
 
 
-def test_with_the_loop_closed_the_destructor_is_not_run():
+def test_the_destructor_is_not_run_with_the_loop_closed():
     destroyed = []
     pool = cenote.Pool(Thing, destructor=destroyed.append, min_size=1)
     loop = asyncio.new_event_loop()
@@ -114,7 +114,7 @@ def test_with_the_loop_closed_the_destructor_is_not_run():
     assert destroyed == []
 
 
-def test_between_two_runs_of_its_loop_the_destructor_is_run():
+def test_the_destructor_runs_between_two_runs_of_its_loop():
     destroyed = []
     pool = cenote.Pool(Thing, destructor=destroyed.append, min_size=1)
     loop = asyncio.new_event_loop()
@@ -127,7 +127,7 @@ def test_between_two_runs_of_its_loop_the_destructor_is_run():
     loop.close()
 
 
-async def test_collected_in_another_thread_the_destructor_is_not_run(make_pool):
+async def test_the_destructor_is_not_run_in_another_thread(make_pool):
     destroyed = []
     pool = make_pool(Thing, check_ledger=False, destructor=destroyed.append, min_size=1)
     await pool.open()
@@ -297,7 +297,7 @@ def suspended(coroutine):
     return [coroutine]
 
 
-async def test_a_block_collected_in_the_own_thread_gives_its_resource_back(make_pool):
+async def test_a_block_collected_in_its_thread_gives_its_resource_back(make_pool):
     destroyed = []
     pool = make_pool(Thing, destructor=destroyed.append)
     suspended(pause_in_block(pool)).clear()
@@ -305,7 +305,7 @@ async def test_a_block_collected_in_the_own_thread_gives_its_resource_back(make_
     assert (pool.active_count, len(destroyed)) == (0, 1)
 
 
-async def test_a_block_collected_in_another_thread_changes_the_pool_in_the_loop(make_pool):
+async def test_a_block_collected_in_another_thread_uses_the_loop(make_pool):
     threads = []
     pool = make_pool(Thing, destructor=lambda thing: threads.append(threading.get_ident()))
     box = suspended(pause_in_block(pool))
@@ -417,7 +417,7 @@ async def obtain_after_open(pool):
     return await pool.acquire()
 
 
-def test_a_pool_that_was_closed_in_its_loop_may_be_closed_and_asked_afterwards():
+def test_a_closed_pool_may_be_read_after_its_loop():
     pool = cenote.Pool(Thing)
 
     async def main():
@@ -542,7 +542,7 @@ def test_the_copy_of_the_child_is_empty_and_unbound():
 
 
 @pytest.mark.parametrize("place", ["inside", "outside"])
-def test_the_child_may_use_its_copy_in_a_loop_of_its_own(place):
+def test_the_child_may_use_its_copy_in_its_loop(place):
     lines = run_script(f"""
         pool = cenote.Pool(Thing, destructor=destroy, min_size=2, max_size=2)
 
@@ -575,7 +575,7 @@ def test_the_child_may_use_its_copy_in_a_loop_of_its_own(place):
     assert lines == [*own, "parent", *own]
 
 
-def test_the_resources_of_the_parent_stay_unfinalized_when_the_child_ends_normally():
+def test_the_child_does_not_finalize_resources_of_the_parent():
     lines = run_script("""
         async def main():
             pool = cenote.Pool(Thing, destructor=destroy, min_size=3, max_size=4)
@@ -646,7 +646,7 @@ def test_a_closed_pool_is_closed_in_the_child():
     assert lines == ["True"]
 
 
-def test_sizes_and_breaker_of_the_child_are_those_of_the_parent():
+def test_the_child_inherits_sizes_and_breaker():
     lines = run_script("""
         pool = cenote.Pool(Thing, max_size=4)
         pool.resize(max_size=7)

@@ -216,7 +216,7 @@ async def test_the_lines_that_are_attached_disturb_nobody(make_pool, broken_logg
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_program_is_raised_in_a_step_of_its_own(make_pool, error):
+def test_an_exit_of_the_program_has_its_own_step(make_pool, error):
     pool = make_pool(Thing, max_size=1, before_release=fail)
     handler = Raising(error("from a handler"))
     seen = []
@@ -244,7 +244,7 @@ def test_what_ends_the_program_is_raised_in_a_step_of_its_own(make_pool, error):
     loop.close()
 
 
-def test_without_a_loop_it_is_raised_at_once(make_pool):
+def test_an_exit_without_a_loop_is_raised_at_once(make_pool):
     pool = make_pool(Thing)
     handler = Raising(KeyboardInterrupt())
     logging.getLogger("cenote").addHandler(handler)

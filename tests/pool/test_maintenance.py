@@ -59,7 +59,7 @@ async def test_every_idle_resource_is_checked_in_every_interval(make_pool, kind)
     assert pool.idle_count == 3
 
 
-async def test_without_an_interval_nothing_is_checked(make_pool):
+async def test_nothing_is_checked_without_an_interval(make_pool):
     checked = []
     pool = make_pool(Thing, healthcheck=checked.append, min_size=1)
     await pool.open()
@@ -67,7 +67,7 @@ async def test_without_an_interval_nothing_is_checked(make_pool):
     assert checked == []
 
 
-async def test_one_is_checked_at_a_time_and_the_others_stay_available(make_pool):
+async def test_checks_run_one_at_a_time(make_pool):
     check = Gate()
     pool = make_pool(Thing, healthcheck=check, healthcheck_interval=10.0, min_size=3, max_size=3)
     await pool.open()
@@ -111,7 +111,7 @@ async def test_what_became_busy_during_the_round_is_not_checked(make_pool):
     pool.release(busy)
 
 
-async def test_a_slow_check_does_not_start_a_second_round_beside_it(make_pool):
+async def test_a_slow_check_delays_the_next_round(make_pool):
     check = Gate()
     pool = make_pool(
         Thing, healthcheck=check, healthcheck_interval=1.0, hook_timeout=100.0, min_size=2
@@ -160,7 +160,7 @@ async def test_the_failing_ones_are_destroyed(make_pool, kind, verdict):
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_what_a_check_raises_is_logged_and_the_round_goes_on(make_pool, kind, caplog):
+async def test_an_error_of_a_check_is_logged(make_pool, kind, caplog):
     things = Things()
     pool = make_pool(things, healthcheck=styled(kind, fail), healthcheck_interval=10.0, min_size=2)
     await pool.open()
@@ -171,7 +171,7 @@ async def test_what_a_check_raises_is_logged_and_the_round_goes_on(make_pool, ki
     assert pool.count == 0
 
 
-async def test_a_hanging_check_is_cut_off_and_the_round_goes_on(make_pool):
+async def test_a_hanging_check_is_cut_off(make_pool):
     check, destroyed = Gate(), []
     pool = make_pool(
         Thing,
@@ -194,7 +194,7 @@ async def test_a_hanging_check_is_cut_off_and_the_round_goes_on(make_pool):
     assert pool.idle_count == 1
 
 
-async def test_a_check_that_is_cancelled_destroys_and_the_round_goes_on(make_pool):
+async def test_a_cancelled_check_destroys_its_resource(make_pool):
     checked = []
 
     async def check(thing):
@@ -349,7 +349,7 @@ async def test_an_expired_idle_resource_is_never_handed_out(make_pool, way, hook
     pool.release(new)
 
 
-async def test_an_expired_resource_on_its_way_to_a_waiter_is_not_handed_out(make_pool):
+async def test_an_expired_resource_is_not_granted_to_a_waiter(make_pool):
     pool = make_pool(Thing, max_lifetime=100.0, max_size=1)
     old = await pool.acquire()
     waiter = await started(obtain(pool))
@@ -563,7 +563,7 @@ async def test_min_size_is_restored_when_the_factory_works_again(make_pool):
     assert pool.idle_count == 2
 
 
-async def test_after_a_success_the_backoff_begins_anew(make_pool):
+async def test_the_backoff_begins_anew_after_a_success(make_pool):
     factory = Moody()
     pool = make_pool(factory, min_size=1)
     await pool.open()
@@ -594,7 +594,7 @@ async def recovered(pool):
     ("kind", "way"),
     [*itertools.product(STYLES, [acquired, recovered]), ("sync", tried)],
 )
-async def test_the_first_success_of_any_creation_restores_min_size_at_once(make_pool, kind, way):
+async def test_any_successful_creation_restores_min_size(make_pool, kind, way):
     factory = Moody()
     pool = make_pool(styled(kind, factory), min_size=4)
     await pool.open()
@@ -668,7 +668,7 @@ async def test_a_backoff_rests_while_inactive(make_pool, resume):
 # -- hold_warning --------------------------------------------------------------------------------
 
 
-async def test_a_long_hold_is_logged_and_sent_once_with_file_and_line(make_pool, caplog):
+async def test_a_long_hold_is_logged_and_sent_once(make_pool, caplog):
     pool = make_pool(Thing, hold_warning=5.0, name="shop")
     events = recorded(pool)
     thing = await pool.acquire()
@@ -689,7 +689,7 @@ async def test_a_long_hold_is_logged_and_sent_once_with_file_and_line(make_pool,
     pool.release(thing)
 
 
-async def test_each_lease_is_warned_of_when_its_own_time_is_over(make_pool):
+async def test_each_lease_is_warned_of_in_its_time(make_pool):
     pool = make_pool(Thing, hold_warning=5.0)
     events, began = recorded(pool), now()
     first = await pool.acquire()
@@ -713,7 +713,7 @@ async def test_what_comes_back_in_time_is_not_warned_of(make_pool, caplog):
     assert caplog.text == ""
 
 
-async def test_without_hold_warning_nothing_is_said(make_pool, caplog):
+async def test_nothing_is_warned_of_without_hold_warning(make_pool, caplog):
     pool = make_pool(Thing)
     async with pool.acquire():
         await advance(1e6)
@@ -732,14 +732,14 @@ BUSY = {
 }
 
 
-async def test_it_has_no_task_of_its_own(make_pool):
+async def test_maintenance_has_no_task_of_its_own(make_pool):
     pool = make_pool(Thing, **BUSY)
     await pool.open()
     await advance(35)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_it_does_not_keep_the_loop_alive():
+def test_maintenance_does_not_keep_the_loop_alive():
     pool = cenote.Pool(Thing, **BUSY)
 
     async def main(pool):
@@ -754,7 +754,7 @@ def test_it_does_not_keep_the_loop_alive():
         drop(box)
 
 
-async def test_it_does_not_keep_the_pool_alive(make_pool):
+async def test_maintenance_does_not_keep_the_pool_alive(make_pool):
     pool = make_pool(Thing, check_ledger=False, **BUSY)
     await pool.open()
     await advance(15)
@@ -786,7 +786,7 @@ async def test_a_backoff_does_not_keep_the_pool_alive(make_pool, monkeypatch):
     assert things.calls == calls
 
 
-async def test_it_does_not_die_of_failing_hooks(make_pool):
+async def test_maintenance_survives_failing_hooks(make_pool):
     checked = []
 
     def check(thing):
@@ -812,7 +812,7 @@ async def test_it_does_not_die_of_failing_hooks(make_pool):
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_it_does_not_die_of_failing_destructors_of_the_expired(make_pool, kind):
+async def test_maintenance_survives_failing_destructors_of_expired_resources(make_pool, kind):
     destroyed = []
 
     def destructor(thing):

@@ -42,14 +42,14 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", SECRETS)
-def test_secrets_are_masked(text):
+def test_secrets_in_a_text_are_masked(text):
     assert "hunter2" not in masked(text)
     assert "***" in masked(text)
     assert masked(masked(text)) == masked(text)
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_the_rest_is_left_alone(text):
+def test_harmless_text_is_left_alone(text):
     assert masked(text) == text
 
 
@@ -106,7 +106,7 @@ async def test_the_error_of_a_factory_is_shown_without_credentials(make_pool, ca
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("hook", ["before_acquire", "before_release", "destructor"])
-async def test_so_are_the_errors_of_hooks(make_pool, caplog, hook, style):
+async def test_the_errors_of_hooks_are_shown_without_credentials(make_pool, caplog, hook, style):
     pool = make_pool(object, max_size=1, **{hook: styled(style, refuse)})
     events = []
     pool.subscribe(events.append)
@@ -133,7 +133,7 @@ async def test_a_timeout_does_not_repeat_the_name_of_a_task(make_pool):
     pool.release(resource)
 
 
-async def test_nor_does_a_deadlock(make_pool):
+async def test_a_deadlock_does_not_repeat_the_name_of_a_task(make_pool):
     pool = make_pool(object, max_size=1)
 
     async def hold():

@@ -66,7 +66,7 @@ DEADLOCK_ADVICE = (
         (NotAcquiredError, (PoolError, ValueError)),
     ],
 )
-def test_the_classes_of_the_errors(error, bases):
+def test_the_errors_have_their_base_classes(error, bases):
     assert error.__bases__ == bases
 
 
@@ -88,7 +88,7 @@ def test_unrelated_errors_are_not_caught_together():
 
 @pytest.mark.virtual_time
 @named
-async def test_a_timeout_says_the_counts_and_who_holds_what_longest_first(make_pool, name, label):
+async def test_a_timeout_says_the_counts_and_the_holders(make_pool, name, label):
     pool = make_pool(Thing, max_size=2, name=name)
     at = line() + 3
 
@@ -172,7 +172,7 @@ async def test_the_default_timeout_is_named_like_any_other(make_pool):
 
 
 @pytest.mark.virtual_time
-async def test_the_cause_of_a_timeout_is_the_last_factory_error_of_this_wait(make_pool):
+async def test_a_timeout_has_the_last_factory_error_of_its_wait(make_pool):
     errors = [OSError("first"), OSError("second")]
     calls = iter(errors)
 
@@ -204,7 +204,7 @@ async def test_a_timeout_without_a_factory_error_has_no_cause(make_pool):
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("pause", [1, 0], ids=["later", "at the same instant"])
 @pytest.mark.parametrize("timeout", [0, 1])
-async def test_an_older_factory_error_is_not_the_cause_of_a_timeout(make_pool, pause, timeout):
+async def test_an_older_factory_error_causes_no_timeout(make_pool, pause, timeout):
     gates = iter([raising(OSError("old")), Gate()])
 
     async def connect():
@@ -235,7 +235,7 @@ async def test_a_timeout_in_a_circle_says_deadlock(make_pool, name, label):
 
 
 @pytest.mark.virtual_time
-async def test_a_circle_of_two_with_deadlines_says_deadlock_in_the_first_timeout(make_pool):
+async def test_the_first_timeout_of_a_circle_says_deadlock(make_pool):
     pool = make_pool(Thing, max_size=2)
     both = asyncio.Barrier(2)
 
@@ -272,7 +272,7 @@ async def test_a_timeout_among_busy_holders_does_not_say_deadlock(make_pool):
         (0.999, "1 s"), (1, "1.0 s"), (5, "5.0 s"), (42.4, "42 s"), (86400, "86400 s"),
     ],
 )  # fmt: skip
-def test_durations_are_readable(value, shown):
+def test_durations_are_short_and_readable(value, shown):
     assert seconds(value) == shown
 
 
@@ -337,7 +337,7 @@ def where(pool):
     return holder.file, holder.line
 
 
-async def test_file_and_line_are_of_the_call_of_acquire_and_not_of_its_await(make_pool):
+async def test_file_and_line_are_of_the_call(make_pool):
     pool = make_pool(Thing)
     asked, at = pool.acquire(), line()
     thing = await asked
@@ -345,21 +345,21 @@ async def test_file_and_line_are_of_the_call_of_acquire_and_not_of_its_await(mak
     pool.release(thing)
 
 
-async def test_file_and_line_of_a_block(make_pool):
+async def test_file_and_line_of_a_block_are_right(make_pool):
     pool = make_pool(Thing)
     at = line() + 1
     async with pool.acquire():
         assert where(pool) == (__file__, at)
 
 
-async def test_file_and_line_of_try_acquire(make_pool):
+async def test_file_and_line_of_try_acquire_are_right(make_pool):
     pool = make_pool(Thing)
     thing, at = pool.try_acquire(), line()
     assert where(pool) == (__file__, at)
     pool.release(thing)
 
 
-async def test_file_and_line_of_a_waiter(make_pool):
+async def test_file_and_line_of_a_waiter_are_right(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     at = line() + 3
@@ -388,7 +388,7 @@ async def test_file_and_line_inside_a_helper_are_of_the_helper(make_pool):
     pool.release(thing)
 
 
-async def test_file_and_line_through_an_exit_stack(make_pool):
+async def test_file_and_line_go_through_an_exit_stack(make_pool):
     pool = make_pool(Thing)
     async with contextlib.AsyncExitStack() as stack:
         at = line() + 1
@@ -396,7 +396,7 @@ async def test_file_and_line_through_an_exit_stack(make_pool):
         assert where(pool) == (__file__, at)
 
 
-async def test_a_call_made_by_contextlib_is_of_the_frame_behind_it(make_pool):
+async def test_a_call_by_contextlib_has_the_frame_behind(make_pool):
     pool = make_pool(Thing)
     stack = contextlib.AsyncExitStack()
     stack.push_async_callback(pool.acquire)  # contextlib calls it, and awaits the result
@@ -406,7 +406,7 @@ async def test_a_call_made_by_contextlib_is_of_the_frame_behind_it(make_pool):
     pool.release(pool.holders()[0].resource)
 
 
-async def test_file_and_line_in_a_context_manager_of_ones_own(make_pool):
+async def test_file_and_line_stay_in_a_context_manager(make_pool):
     pool = make_pool(Thing)
     at = line() + 4
 
@@ -419,7 +419,7 @@ async def test_file_and_line_in_a_context_manager_of_ones_own(make_pool):
         assert where(pool) == (__file__, at)
 
 
-async def test_file_and_line_through_wait_for(make_pool):
+async def test_file_and_line_go_through_wait_for(make_pool):
     pool = make_pool(Thing)
     at = line() + 1
     thing = await asyncio.wait_for(pool.acquire(), 5)
@@ -427,7 +427,7 @@ async def test_file_and_line_through_wait_for(make_pool):
     pool.release(thing)
 
 
-async def test_a_call_made_by_asyncio_is_of_the_frame_behind_it(make_pool):
+async def test_a_call_by_asyncio_has_the_frame_behind(make_pool):
     pool = make_pool(Thing)
     asked = []
     # Between the loop and acquire() is no frame but those of asyncio.
@@ -469,7 +469,7 @@ async def test_a_nested_acquire_of_the_only_resource_is_a_deadlock(make_pool, na
     assert (pool.waiting_count, pool.idle_count) == (0, 1)
 
 
-async def test_a_task_that_holds_all_and_wants_one_more_is_named_once(make_pool):
+async def test_a_task_that_holds_everything_is_named_once(make_pool):
     pool = make_pool(Thing, max_size=2)
     async with pool.acquire(), pool.acquire():
         with pytest.raises(PoolDeadlockError) as caught:
@@ -480,7 +480,7 @@ async def test_a_task_that_holds_all_and_wants_one_more_is_named_once(make_pool)
 
 
 @named
-async def test_the_acquire_that_completes_a_circle_of_two_is_told_at_once(make_pool, name, label):
+async def test_a_circle_of_two_is_a_deadlock_at_once(make_pool, name, label):
     pool = make_pool(Thing, max_size=2, name=name)
     both = asyncio.Barrier(2)
 
@@ -603,7 +603,7 @@ async def test_no_deadlock_when_a_waiter_has_a_deadline(make_pool):
 
 
 @pytest.mark.virtual_time
-async def test_no_deadlock_when_the_last_of_the_circle_has_a_deadline(make_pool):
+async def test_no_deadlock_when_the_last_waiter_has_a_deadline(make_pool):
     pool = make_pool(Thing, max_size=1)
     error = await outcome(start(nested_acquire(pool, timeout=2)))
     assert isinstance(error, AcquireTimeoutError)
@@ -755,7 +755,7 @@ async def test_an_idle_resource_is_not_out(make_pool):
     pool.release(thing)
 
 
-async def test_what_was_handed_to_a_waiter_is_not_out_until_it_runs(make_pool):
+async def test_a_granted_resource_is_not_out_yet(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     waiter = acquiring(pool)
@@ -790,7 +790,7 @@ async def test_the_message_does_not_show_the_resource_itself(make_pool):
 
 
 @named
-async def test_a_closed_pool(make_pool, name, label):
+async def test_a_closed_pool_refuses_by_name(make_pool, name, label):
     pool = make_pool(Thing, name=name)
     await pool.close()
     words = f"{label} is closed. Create a new Pool to go on."
@@ -803,7 +803,7 @@ async def test_a_closed_pool(make_pool, name, label):
 
 
 @named
-async def test_the_waiters_of_a_closed_pool(make_pool, name, label):
+async def test_the_waiters_of_a_closed_pool_are_refused(make_pool, name, label):
     pool = make_pool(Thing, max_size=1, name=name)
     thing = await pool.acquire()
     waiter = acquiring(pool)
@@ -816,7 +816,7 @@ async def test_the_waiters_of_a_closed_pool(make_pool, name, label):
 
 
 @named
-async def test_a_draining_pool(make_pool, name, label):
+async def test_a_draining_pool_refuses_by_name(make_pool, name, label):
     pool = make_pool(Thing, name=name)
     thing = await pool.acquire()
     closing = start(pool.close(drain=60))
@@ -831,7 +831,7 @@ async def test_a_draining_pool(make_pool, name, label):
 
 
 @named
-async def test_an_overloaded_pool(make_pool, name, label):
+async def test_an_overloaded_pool_says_its_limit(make_pool, name, label):
     pool = make_pool(Thing, max_size=1, max_waiting=2, name=name)
     thing = await pool.acquire()
     waiters = [acquiring(pool), acquiring(pool)]
@@ -850,7 +850,7 @@ async def test_an_overloaded_pool(make_pool, name, label):
 
 @pytest.mark.virtual_time
 @named
-async def test_an_unavailable_service(make_pool, name, label):
+async def test_an_unavailable_service_is_refused_by_name(make_pool, name, label):
     pool = make_pool(Thing, name=name)
     await pool.discard(await pool.acquire(), OSError("connection lost"))
     pool.deactivate()
@@ -867,7 +867,7 @@ async def test_an_unavailable_service(make_pool, name, label):
 @pytest.mark.parametrize(
     ("limit", "taken"), [(1, "1 trial acquire is taken"), (2, "2 trial acquires are taken")]
 )
-async def test_an_unavailable_service_while_recovering(make_pool, limit, taken):
+async def test_a_recovering_service_says_its_limit(make_pool, limit, taken):
     pool = make_pool(Thing, recovering_limit=limit, name="db")
     pool.recover()
     probes = [await pool.acquire() for _ in range(limit)]
@@ -884,7 +884,7 @@ async def test_an_unavailable_service_while_recovering(make_pool, limit, taken):
 
 @named
 @pytest.mark.parametrize("style", STYLES)
-async def test_a_release_rejected_by_false(make_pool, name, label, style):
+async def test_a_release_rejected_by_false_says_so(make_pool, name, label, style):
     listener = RecordingStrategy()
     pool = make_pool(
         Thing, before_release=styled(style, lambda _: False), strategy=listener, name=name
@@ -897,7 +897,7 @@ async def test_a_release_rejected_by_false(make_pool, name, label, style):
 
 @pytest.mark.virtual_time
 @named
-async def test_a_hook_that_takes_too_long(make_pool, name, label, caplog):
+async def test_a_hook_that_takes_too_long_is_named(make_pool, name, label, caplog):
     listener = RecordingStrategy()
     pool = make_pool(Thing, before_release=Gate(), strategy=listener, hook_timeout=2, name=name)
     await pool.release(await pool.acquire())
@@ -911,7 +911,7 @@ async def test_a_hook_that_takes_too_long(make_pool, name, label, caplog):
 
 @pytest.mark.virtual_time
 @named
-async def test_a_factory_that_takes_too_long(make_pool, name, label):
+async def test_a_factory_that_takes_too_long_is_named(make_pool, name, label):
     pool = make_pool(Gate(), create_timeout=2, name=name)
     with pytest.raises(PoolError) as caught:
         await pool.acquire()
@@ -924,7 +924,7 @@ async def test_a_factory_that_takes_too_long(make_pool, name, label):
 
 @pytest.mark.virtual_time
 @named
-async def test_a_destructor_that_takes_too_long(make_pool, name, label, caplog):
+async def test_a_destructor_that_takes_too_long_is_named(make_pool, name, label, caplog):
     pool = make_pool(Thing, destructor=Gate(), destructor_timeout=2, name=name)
     await pool.discard(await pool.acquire())
     (record,) = [record for record in caplog.records if record.name == "cenote"]
@@ -936,7 +936,7 @@ async def test_a_destructor_that_takes_too_long(make_pool, name, label, caplog):
 
 @named
 @pytest.mark.parametrize("style", STYLES)
-async def test_a_factory_that_returns_none(make_pool, name, label, style):
+async def test_a_factory_that_returns_none_is_named(make_pool, name, label, style):
     pool = make_pool(styled(style, lambda: None), name=name)
     with pytest.raises(PoolError) as caught:
         await pool.acquire()
@@ -947,7 +947,7 @@ async def test_a_factory_that_returns_none(make_pool, name, label, style):
 
 @named
 @pytest.mark.parametrize("style", ["async", "awaitable"])
-async def test_try_acquire_with_an_async_hook(make_pool, name, label, style):
+async def test_try_acquire_with_an_async_hook_is_refused(make_pool, name, label, style):
     pool = make_pool(Thing, min_size=1, before_acquire=styled(style, lambda _: True), name=name)
     await pool.open()
     with pytest.raises(PoolError) as caught:
@@ -1009,7 +1009,7 @@ async def perform(call, pool, thing):
 
 @every_call
 @named
-async def test_a_call_from_a_loop_in_another_thread(make_pool, name, label, call):
+async def test_a_call_from_another_threads_loop_is_refused(make_pool, name, label, call):
     pool = make_pool(Thing, name=name)
     thing = await pool.acquire()
     before = pool.stats()
@@ -1024,7 +1024,7 @@ async def test_a_call_from_a_loop_in_another_thread(make_pool, name, label, call
 
 
 @pytest.mark.parametrize("verb", ["try_acquire", "release", "discard"])
-async def test_a_plain_call_from_a_thread_without_a_loop(make_pool, verb):
+async def test_a_plain_call_from_another_thread_is_refused(make_pool, verb):
     pool = make_pool(Thing)
     thing = await pool.acquire()
     error = await outcome(asyncio.to_thread(CALLS[verb], pool, thing))
@@ -1035,7 +1035,7 @@ async def test_a_plain_call_from_a_thread_without_a_loop(make_pool, verb):
 
 @every_call
 @named
-def test_a_call_from_another_loop_in_the_same_thread(name, label, call):
+def test_a_call_from_another_loop_is_refused(name, label, call):
     pool = cenote.Pool(Thing, name=name)
     with (
         contextlib.closing(asyncio.new_event_loop()) as own,
@@ -1051,7 +1051,7 @@ def test_a_call_from_another_loop_in_the_same_thread(name, label, call):
     )
 
 
-def test_a_call_after_the_own_loop_was_closed():
+def test_a_call_after_the_loop_was_closed_is_refused():
     pool = cenote.Pool(Thing)
     asyncio.run(perform_acquire(pool))
     with pytest.raises(RuntimeError) as caught:

@@ -81,7 +81,7 @@ async def test_two_opens_at_once_create_min_size_once(make_pool):
 
 @pytest.mark.parametrize("kind", STYLES)
 @pytest.mark.parametrize("failing", [{1}, {2}, {3}])
-async def test_if_one_fails_what_was_created_is_destroyed(make_pool, kind, failing):
+async def test_a_failed_open_destroys_what_was_created(make_pool, kind, failing):
     things, destroyed = Things(failing), []
     pool = make_pool(styled(kind, things), destructor=styled(kind, destroyed.append), min_size=3)
     with pytest.raises(OSError, match=f"call {min(failing)} failed"):
@@ -92,7 +92,7 @@ async def test_if_one_fails_what_was_created_is_destroyed(make_pool, kind, faili
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_if_several_fail_the_first_error_is_raised(make_pool, kind):
+async def test_a_failed_open_raises_the_first_of_several_errors(make_pool, kind):
     things = Things({1, 2, 3})
     pool = make_pool(styled(kind, things), min_size=3)
     with pytest.raises(OSError, match="call 1 failed"):
@@ -138,7 +138,7 @@ async def test_a_failed_open_destroys_what_a_stubborn_factory_makes(make_pool):
     assert pool.count == 0
 
 
-async def test_a_failing_destructor_does_not_hide_the_error_of_the_factory(make_pool):
+async def test_a_failing_destructor_does_not_hide_a_factory_error(make_pool):
     def destructor(thing):
         raise ValueError("destructor")
 
@@ -166,7 +166,7 @@ async def test_async_with_may_be_entered_again_after_a_failure(make_pool):
         assert pool.count == 1
 
 
-def test_after_a_failure_it_may_be_opened_in_another_loop():
+def test_a_failed_pool_may_be_opened_in_another_loop():
     pool = cenote.Pool(Things({1}), min_size=1)
     with pytest.raises(OSError, match="call 1 failed"):
         asyncio.run(pool.open())
@@ -178,7 +178,7 @@ def test_after_a_failure_it_may_be_opened_in_another_loop():
     asyncio.run(again())
 
 
-async def test_when_two_opens_fail_both_raise(make_pool):
+async def test_two_opens_that_fail_both_raise(make_pool):
     factory = Gate()
     pool = make_pool(factory, min_size=1)
     first = await started(pool.open())
@@ -214,7 +214,7 @@ async def test_what_is_no_exception_fails_open_like_any_other_error(make_pool, k
     assert pool.idle_count == 2
 
 
-async def test_when_two_opens_fail_of_no_exception_both_raise_it(make_pool):
+async def test_two_opens_both_raise_what_is_no_exception(make_pool):
     factory = Gate()
     pool = make_pool(factory, min_size=2)
     opens = [await started(pool.open()) for _ in range(2)]
@@ -388,7 +388,7 @@ def in_thread(function, *arguments):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_from_another_loop(operation):
+def test_every_operation_is_refused_in_another_loop(operation):
     home = asyncio.new_event_loop()
     pool = cenote.Pool(Thing, name="shop")
     thing = home.run_until_complete(obtain(pool))
@@ -403,7 +403,7 @@ def test_from_another_loop(operation):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_from_a_loop_in_another_thread(make_pool, operation):
+async def test_every_operation_is_refused_in_another_threads_loop(make_pool, operation):
     pool = make_pool(Thing, name="shop")
     thing = await pool.acquire()
     before = pool.stats()
@@ -417,7 +417,7 @@ async def test_from_a_loop_in_another_thread(make_pool, operation):
 
 
 @pytest.mark.parametrize("operation", PLAIN)
-async def test_from_another_thread_without_a_loop(make_pool, operation):
+async def test_every_plain_operation_is_refused_in_another_thread(make_pool, operation):
     pool = make_pool(Thing)
     thing = await pool.acquire()
     before = pool.stats()

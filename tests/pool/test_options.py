@@ -54,7 +54,7 @@ def refused(error, argument, build, *args, **options):
 # -- the signature -------------------------------------------------------------------------------
 
 
-def test_the_arguments_and_their_defaults():
+def test_the_arguments_have_their_defaults():
     factory, *others = inspect.signature(Pool).parameters.values()
     assert factory.name == "factory"
     assert factory.default is inspect.Parameter.empty
@@ -95,7 +95,7 @@ def test_an_unknown_argument_names_the_nearest_that_is_known(make, owner, given,
 
 
 @pytest.mark.parametrize(("make", "owner"), [(Pool, "Pool()"), (make_database, "Database()")])
-def test_unknown_arguments_that_are_like_nothing(make, owner):
+def test_unknown_arguments_like_no_option_are_refused(make, owner):
     with pytest.raises(TypeError) as caught:
         make(Thing, xyz=1, min_sise=2)
     assert str(caught.value) == f"{owner} has no option 'xyz', 'min_sise' (did you mean min_size?)"
@@ -135,13 +135,13 @@ def test_a_pool_is_generic():
 
 
 @pytest.mark.parametrize("bad", [None, 42, "factory", object()])
-def test_a_factory_that_is_not_callable(bad):
+def test_a_factory_that_is_not_callable_is_refused(bad):
     refused(TypeError, "factory", Pool, bad)
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize("bad", [42, "hook", True, object()])
-def test_a_hook_that_is_not_callable(hook, bad):
+def test_a_hook_that_is_not_callable_is_refused(hook, bad):
     refused(TypeError, hook, Pool, Thing, **{hook: bad})
 
 
@@ -160,18 +160,18 @@ def test_a_hook_may_be_none_or_any_callable(hook):
 
 @pytest.mark.parametrize("argument", DURATIONS + LIMITS)
 @pytest.mark.parametrize("bad", [-1, -0.001, -math.inf, math.nan])
-def test_a_duration_that_is_negative_or_nan(argument, bad):
+def test_a_duration_that_is_negative_or_nan_is_refused(argument, bad):
     refused(ValueError, argument, Pool, Thing, **{argument: bad})
 
 
 @pytest.mark.parametrize("argument", DURATIONS + LIMITS)
 @pytest.mark.parametrize("bad", ["1", b"1", True, False, [1], 1j, object()])
-def test_a_duration_of_the_wrong_type(argument, bad):
+def test_a_duration_of_the_wrong_type_is_refused(argument, bad):
     refused(TypeError, argument, Pool, Thing, **{argument: bad})
 
 
 @pytest.mark.parametrize("argument", DURATIONS)
-def test_a_duration_that_must_be_a_number(argument):
+def test_a_duration_must_be_a_finite_number(argument):
     refused(ValueError, argument, Pool, Thing, **{argument: math.inf})
     refused(TypeError, argument, Pool, Thing, **{argument: None})
 
@@ -189,7 +189,7 @@ def test_a_duration_may_be_any_real_number(argument, good):
 
 
 @pytest.mark.parametrize("argument", DURATIONS + LIMITS)
-def test_a_number_too_large_for_a_float(argument):
+def test_a_number_too_large_for_a_float_is_refused(argument):
     refused(ValueError, argument, Pool, Thing, **{argument: 10**400})
 
 
@@ -197,7 +197,7 @@ def test_a_number_too_large_for_a_float(argument):
 
 
 @pytest.mark.parametrize(("argument", "least"), [*NUMBERS.items(), *OPTIONAL_NUMBERS.items()])
-def test_a_number_below_its_least(argument, least):
+def test_a_number_below_its_least_is_refused(argument, least):
     Pool(Thing, **{argument: least})
     refused(ValueError, argument, Pool, Thing, **{argument: least - 1})
     refused(ValueError, argument, Pool, Thing, **{argument: -100})
@@ -205,12 +205,12 @@ def test_a_number_below_its_least(argument, least):
 
 @pytest.mark.parametrize("argument", [*NUMBERS, *OPTIONAL_NUMBERS])
 @pytest.mark.parametrize("bad", [1.0, 2.5, "1", True, False, math.nan, math.inf, [1]])
-def test_a_number_of_the_wrong_type(argument, bad):
+def test_a_number_of_the_wrong_type_is_refused(argument, bad):
     refused(TypeError, argument, Pool, Thing, **{argument: bad})
 
 
 @pytest.mark.parametrize("argument", NUMBERS)
-def test_a_number_that_must_not_be_none(argument):
+def test_a_number_that_must_not_be_none_refuses_it(argument):
     refused(TypeError, argument, Pool, Thing, **{argument: None})
 
 
@@ -255,7 +255,7 @@ def test_a_subscriber_must_be_callable(bad):
     ("error", "bad"),
     [(ValueError, -1), (ValueError, math.nan), (TypeError, "1"), (TypeError, True)],
 )
-async def test_the_timeout_of_acquire(make_pool, error, bad):
+async def test_a_bad_timeout_of_acquire_is_refused(make_pool, error, bad):
     pool = make_pool(Thing)
     refused(error, "timeout", pool.acquire, timeout=bad)
     refused(error, "timeout", pool.acquire, bad)
@@ -263,7 +263,7 @@ async def test_the_timeout_of_acquire(make_pool, error, bad):
 
 
 @pytest.mark.parametrize("good", [None, math.inf, 0, 3, 2.5, 1e300])
-async def test_a_good_timeout_of_acquire(make_pool, good):
+async def test_a_good_timeout_of_acquire_is_taken(make_pool, good):
     pool = make_pool(Thing)
     async with pool.acquire(timeout=good):
         pass
@@ -275,7 +275,7 @@ async def test_a_good_timeout_of_acquire(make_pool, good):
     ("error", "bad"),
     [(ValueError, -1), (ValueError, math.nan), (TypeError, "1"), (TypeError, True)],
 )
-async def test_the_drain_of_close(make_pool, error, bad):
+async def test_a_bad_drain_of_close_is_refused(make_pool, error, bad):
     pool = make_pool(Thing)
     await pool.open()
     with pytest.raises(error, match=r"^drain"):
@@ -284,7 +284,7 @@ async def test_the_drain_of_close(make_pool, error, bad):
 
 
 @pytest.mark.parametrize("error", [42, "error", OSError])
-async def test_the_error_of_discard(make_pool, error):
+async def test_a_bad_error_of_discard_is_refused(make_pool, error):
     pool = make_pool(Thing)
     thing = await pool.acquire()
     refused(TypeError, "error", pool.discard, thing, error)
@@ -292,7 +292,7 @@ async def test_the_error_of_discard(make_pool, error):
     pool.release(thing)
 
 
-async def test_the_sizes_of_resize(make_pool):
+async def test_bad_sizes_of_resize_are_refused(make_pool):
     pool = make_pool(Thing, min_size=1, max_size=3)
     refused(ValueError, "min_size", pool.resize, min_size=-1)
     refused(ValueError, "max_size", pool.resize, max_size=0)
@@ -323,14 +323,14 @@ async def test_the_sizes_of_resize(make_pool):
         (TypeError, "success_threshold", True),
     ],
 )
-def test_the_arguments_of_both_strategies(kind, error, argument, bad):
+def test_bad_arguments_of_both_strategies_are_refused(kind, error, argument, bad):
     refused(error, argument, kind, **{argument: bad})
 
 
 @pytest.mark.parametrize(
     ("error", "bad"), [(ValueError, 0), (ValueError, -1), (TypeError, 2.5), (TypeError, None)]
 )
-def test_the_failure_threshold(error, bad):
+def test_the_failure_threshold_is_checked(error, bad):
     refused(error, "failure_threshold", ConsecutiveFailures, bad)
 
 
@@ -349,11 +349,11 @@ def test_the_failure_threshold(error, bad):
         (TypeError, "minimum_calls", 2.5),
     ],
 )
-def test_the_arguments_of_failure_rate(error, argument, bad):
+def test_bad_arguments_of_failure_rate_are_refused(error, argument, bad):
     refused(error, argument, FailureRate, **{argument: bad})
 
 
-def test_good_arguments_of_the_strategies():
+def test_good_arguments_of_the_strategies_are_taken():
     ConsecutiveFailures(1, 0, 1, max_recovery_timeout=0)
     FailureRate(1, 1, 1, 0, 1, max_recovery_timeout=0)
 
@@ -380,7 +380,7 @@ def test_the_constructor_calls_no_hook_and_needs_no_loop():
     assert calls == []
 
 
-def test_without_a_loop_a_pool_can_be_looked_at():
+def test_a_pool_can_be_looked_at_without_a_loop():
     pool = Pool(Thing, name="db", min_size=1, max_size=4)
     assert (pool.name, pool.min_size, pool.max_size) == ("db", 1, 4)
     assert (pool.count, pool.idle_count, pool.active_count, pool.waiting_count) == (0, 0, 0, 0)

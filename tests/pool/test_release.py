@@ -23,7 +23,7 @@ from tests.support.kit import (
 # -- release: what has happened when -------------------------------------------------------------
 
 
-async def test_with_sync_hooks_everything_has_happened_when_release_returns(make_pool):
+async def test_a_sync_release_has_happened_when_it_returns(make_pool):
     seen, strategy = [], RecordingStrategy()
     pool = make_pool(Thing, before_release=seen.append, strategy=strategy)
     thing = await pool.acquire()
@@ -33,7 +33,7 @@ async def test_with_sync_hooks_everything_has_happened_when_release_returns(make
     assert (pool.active_count, pool.idle_count) == (0, 1)
 
 
-async def test_with_sync_hooks_a_rejected_resource_is_gone_when_release_returns(make_pool):
+async def test_a_sync_rejection_has_happened_when_release_returns(make_pool):
     destroyed = []
     pool = make_pool(Thing, before_release=lambda thing: False, destructor=destroyed.append)
     thing = await pool.acquire()
@@ -199,7 +199,7 @@ class Diary(RecordingStrategy):
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_accepted_the_hook_comes_first_then_the_strategy_then_idle(make_pool, kind):
+async def test_an_accepted_release_asks_hook_then_strategy_then_idles(make_pool, kind):
     diary = Diary(True)
     pool = make_pool(Thing, before_release=styled(kind, diary.before_release), strategy=diary)
     diary.pool = pool
@@ -209,7 +209,7 @@ async def test_accepted_the_hook_comes_first_then_the_strategy_then_idle(make_po
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_accepted_the_strategy_hears_of_it_before_the_waiter(make_pool, kind):
+async def test_an_accepted_release_is_reported_before_the_hand_off(make_pool, kind):
     diary = Diary(True)
     pool = make_pool(
         Thing, before_release=styled(kind, diary.before_release), strategy=diary, max_size=1
@@ -225,7 +225,7 @@ async def test_accepted_the_strategy_hears_of_it_before_the_waiter(make_pool, ki
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_rejected_the_strategy_hears_of_it_before_the_destructor(make_pool, kind):
+async def test_a_rejected_release_is_reported_before_the_destruction(make_pool, kind):
     diary = Diary(False)
     pool = make_pool(
         Thing,
@@ -272,7 +272,7 @@ async def test_everything_but_false_accepts(make_pool, kind, verdict):
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_the_failure_of_a_false_is_a_pool_error_that_names_the_hook(make_pool, kind):
+async def test_a_rejection_by_false_is_a_pool_error(make_pool, kind):
     strategy = RecordingStrategy()
     pool = make_pool(
         Thing, before_release=styled(kind, lambda thing: False), strategy=strategy, name="shop"
@@ -320,7 +320,7 @@ async def test_a_hook_that_takes_too_long_rejects(make_pool):
 
 @pytest.mark.parametrize("factory_kind", STYLES)
 @pytest.mark.parametrize("kind", STYLES)
-async def test_the_slot_of_a_rejected_one_goes_to_the_oldest_waiter(make_pool, kind, factory_kind):
+async def test_a_rejection_frees_a_slot_for_the_oldest_waiter(make_pool, kind, factory_kind):
     things, verdicts = Things(), [False]
     pool = make_pool(
         styled(factory_kind, things),
@@ -398,12 +398,12 @@ async def test_what_is_not_out_cannot_come_back(make_pool, verb, what):
     assert resource is not other
 
 
-def test_not_acquired_is_both_a_pool_error_and_a_value_error():
+def test_not_acquired_error_is_also_a_value_error():
     assert issubclass(cenote.NotAcquiredError, cenote.PoolError)
     assert issubclass(cenote.NotAcquiredError, ValueError)
 
 
-async def test_a_second_release_is_refused_while_the_first_is_under_way(make_pool):
+async def test_a_second_release_is_refused_during_the_first(make_pool):
     hook = Gate()
     pool = make_pool(Thing, before_release=hook)
     thing = await pool.acquire()
@@ -427,7 +427,7 @@ async def test_the_resource_of_another_pool_is_foreign(make_pool):
     one.release(thing)
 
 
-async def test_a_resource_on_its_way_to_a_waiter_is_not_out(make_pool):
+async def test_a_resource_owed_to_a_waiter_is_not_out(make_pool):
     pool = make_pool(Thing, max_size=1)
     thing = await pool.acquire()
     waiter = await started(obtain(pool))
@@ -453,7 +453,7 @@ def holding(pool):
 
 @pytest.mark.parametrize("verb", ["release", "discard"])
 @pytest.mark.parametrize("leaver", ["a", "b", "c"])
-async def test_of_identical_resources_the_own_lease_comes_back(make_pool, verb, leaver):
+async def test_the_own_lease_of_identical_resources_comes_back(make_pool, verb, leaver):
     pool = make_pool(lambda: 42)
     events = {name: asyncio.Event() for name in "abc"}
     tasks = {}
@@ -471,7 +471,7 @@ async def test_of_identical_resources_the_own_lease_comes_back(make_pool, verb, 
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("verb", ["release", "discard"])
-async def test_of_identical_resources_of_others_the_oldest_comes_back(make_pool, verb):
+async def test_the_oldest_foreign_lease_of_identical_resources_comes_back(make_pool, verb):
     pool = make_pool(lambda: 42)
     events = {name: asyncio.Event() for name in "abc"}
     tasks = []
@@ -617,7 +617,7 @@ async def test_discard_refuses_what_is_no_error(make_pool):
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_the_slot_of_a_discarded_one_goes_to_the_oldest_waiter(make_pool, kind):
+async def test_a_discard_frees_a_slot_for_the_oldest_waiter(make_pool, kind):
     pool = make_pool(styled(kind, Thing), max_size=1)
     old = await pool.acquire()
     first = await started(obtain(pool))
@@ -634,7 +634,7 @@ async def test_the_slot_of_a_discarded_one_goes_to_the_oldest_waiter(make_pool, 
 
 
 @pytest.mark.parametrize("kind", STYLES)
-async def test_retire_destroys_the_idle_at_once_and_the_busy_on_release(make_pool, kind):
+async def test_retire_destroys_idle_now_and_busy_on_release(make_pool, kind):
     things, destroyed = Things(), []
     pool = make_pool(things, destructor=styled(kind, destroyed.append), max_size=3)
     busy, *others = [await pool.acquire() for _ in range(3)]

@@ -20,9 +20,7 @@ KINDS = ["created", "acquired", "released", "destroyed", "waiting", "rejected", 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_subscriber_that_raises_no_exception_does_not_disturb_the_pool(
-    make_pool, kind, is_async
-):
+async def test_a_subscriber_raising_a_base_exception_is_harmless(make_pool, kind, is_async):
     async def make():
         return Thing()
 
@@ -45,7 +43,7 @@ async def test_a_subscriber_that_raises_no_exception_does_not_disturb_the_pool(
 
 
 @pytest.mark.parametrize("method", ["report_success", "report_failure", "should_recover"])
-async def test_a_strategy_that_raises_no_exception_does_not_disturb_the_pool(make_pool, method):
+async def test_a_strategy_raising_a_base_exception_is_harmless(make_pool, method):
     pool = make_pool(Thing, max_size=1, strategy=RaisingStrategy(method, Fatal()))
     await pool.release(await pool.acquire())
     await pool.discard(await pool.acquire(), OSError())
@@ -56,7 +54,7 @@ async def test_a_strategy_that_raises_no_exception_does_not_disturb_the_pool(mak
     await pool.release(await pool.acquire())
 
 
-async def test_a_closed_subscriber_that_raises_no_exception_does_not_hang_close(make_pool):
+async def test_a_raising_subscriber_of_closed_does_not_hang_close(make_pool):
     pool = make_pool(Thing)
     await pool.open()
 
@@ -68,7 +66,7 @@ async def test_a_closed_subscriber_that_raises_no_exception_does_not_hang_close(
     assert pool.closed
 
 
-async def test_destructors_that_raise_no_exception_do_not_stop_close():
+async def test_destructors_raising_base_exceptions_do_not_stop_close():
     def destroy(thing):
         raise Fatal
 
@@ -84,7 +82,7 @@ async def test_destructors_that_raise_no_exception_do_not_stop_close():
     assert sum(pool.stats().destroyed.values()) == 3
 
 
-async def test_an_async_hook_that_ends_in_a_cancellation_ends_its_release_once(make_pool):
+async def test_a_hook_that_ends_cancelled_ends_its_release_once(make_pool):
     async def examine(thing):
         raise asyncio.CancelledError
 
@@ -96,7 +94,7 @@ async def test_an_async_hook_that_ends_in_a_cancellation_ends_its_release_once(m
             await operation
 
 
-async def test_what_an_unawaited_release_raises_is_logged_if_it_is_no_exception(make_pool, caplog):
+async def test_an_unawaited_release_logs_a_base_exception(make_pool, caplog):
     async def before_release(thing):
         await asyncio.sleep(0)
         raise Fatal("lost")
@@ -153,7 +151,7 @@ async def test_a_thousand_waiters_are_served_with_eager_tasks(make_pool, works):
             pool.release(end)
 
 
-async def test_open_during_the_undo_of_a_failed_open_waits_for_it(make_pool):
+async def test_open_waits_for_the_undo_of_a_failed_open(make_pool):
     calls, cleanup = [], asyncio.Event()
 
     async def make():
@@ -181,7 +179,7 @@ async def test_open_during_the_undo_of_a_failed_open_waits_for_it(make_pool):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-async def test_a_task_that_the_factory_started_does_not_keep_the_pool(make_pool):
+async def test_a_task_of_the_factory_keeps_no_pool(make_pool):
     readers = []
 
     async def make():
@@ -215,7 +213,7 @@ async def test_a_resize_too_large_changes_nothing(make_pool):
     assert (pool.min_size, pool.max_size) == (0, 10)
 
 
-async def test_a_hook_that_closes_the_pool_gets_nothing_out_of_it(make_pool):
+async def test_a_hook_that_closes_the_pool_gets_no_resource(make_pool):
     pool = make_pool(Thing, before_acquire=lambda _: closing.append(close()))
     closing = []
 
@@ -229,7 +227,7 @@ async def test_a_hook_that_closes_the_pool_gets_nothing_out_of_it(make_pool):
     assert pool.count == 0
 
 
-def test_what_is_due_within_a_millisecond_on_uvloop(caplog):
+def test_a_sweep_within_a_millisecond_runs_on_uvloop(caplog):
     """uvloop calls that at once, and its handle does not tell the time."""
     uvloop = pytest.importorskip("uvloop")
 

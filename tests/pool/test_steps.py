@@ -106,7 +106,7 @@ STEPS = {
 @pytest.mark.parametrize("waiters", [0, 3])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_finalizer_at_any_allocation_of_a_step(no_collector, step, action, waiters):
+async def test_a_finalizer_at_any_allocation_loses_nothing(no_collector, step, action, waiters):
     """Nothing is lent twice, nothing is lost, and nobody sees an error that is not theirs."""
     errors = []
 
@@ -147,7 +147,7 @@ async def test_a_finalizer_at_any_allocation_of_a_step(no_collector, step, actio
         await pool.close()
 
 
-async def test_what_a_log_handler_asks_of_the_pool_comes_after_the_step(make_pool, caplog):
+async def test_a_log_handler_acts_after_the_step(make_pool, caplog):
     pool = make_pool(Thing, max_size=1, before_release=lambda thing: 1 / 0)
     asked = []
 
@@ -170,7 +170,7 @@ async def test_what_a_log_handler_asks_of_the_pool_comes_after_the_step(make_poo
 
 
 @pytest.mark.real_time("the clock of the loop is the test's own")
-def test_a_clock_that_empties_the_pool():
+def test_a_clock_that_empties_the_pool_is_harmless():
     class Loop(asyncio.SelectorEventLoop):
         mischief = None
 
@@ -212,7 +212,7 @@ def test_a_clock_that_empties_the_pool():
 
 
 @pytest.mark.virtual_time
-async def test_a_task_whose_hash_acquires(make_pool):
+async def test_a_task_whose_hash_acquires_is_harmless(make_pool):
     """More of them than the heap of deadlines has room for at first."""
     loop = asyncio.get_running_loop()
     pool = make_pool(Thing, max_size=1)
@@ -401,7 +401,7 @@ async def test_an_interrupted_try_acquire_holds_nothing(options):
             return
 
 
-async def test_close_after_a_close_that_was_interrupted():
+async def test_a_close_after_an_interrupted_close_works():
     for number in range(1, 60):
         pool = cenote.Pool(Thing, max_size=2, destructor=lambda _: None)
         await pool.release(await pool.acquire())
@@ -535,7 +535,7 @@ async def test_a_pool_is_initialized_once(make_pool):
     assert pool.idle_count == 1
 
 
-async def test_a_hook_that_initializes_its_pool_again(make_pool):
+async def test_a_hook_cannot_initialize_its_pool_again(make_pool):
     raised = []
 
     def look(thing):
@@ -554,7 +554,7 @@ async def test_a_hook_that_initializes_its_pool_again(make_pool):
 
 
 @pytest.mark.virtual_time
-async def test_the_cause_of_a_timeout_is_kept_when_a_wait_goes_on(make_pool):
+async def test_a_timeout_keeps_its_cause_through_a_rejection(make_pool):
     """It begins in a full pool, in C, and goes on in Python after what it got was rejected."""
     down, calls, gate = OSError("down"), [], asyncio.Event()
 
@@ -581,7 +581,7 @@ async def test_the_cause_of_a_timeout_is_kept_when_a_wait_goes_on(make_pool):
     await settle()
 
 
-async def test_a_deadlock_names_the_tasks_in_the_order_of_their_leases(make_pool):
+async def test_a_deadlock_names_tasks_in_the_order_of_leases(make_pool):
     pool = make_pool(Thing, max_size=6)
     go = asyncio.Event()
 
@@ -607,7 +607,7 @@ async def test_a_deadlock_names_the_tasks_in_the_order_of_their_leases(make_pool
 
 
 @pytest.mark.virtual_time
-async def test_long_holds_are_told_in_the_order_of_the_leases(make_pool):
+async def test_long_holds_are_sent_in_the_order_of_leases(make_pool):
     pool = make_pool(Thing, max_size=8, hold_warning=1.0)
     told = []
     pool.subscribe(lambda event: told.append(event.resource) if event.kind == "held_long" else None)

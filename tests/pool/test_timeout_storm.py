@@ -95,7 +95,7 @@ async def test_what_changes_hands_in_the_step_is_seen(make_pool, snapshots):
     pool.release(first)
 
 
-async def test_who_is_looked_at_does_not_hold_what_it_waits_for(make_pool, snapshots):
+async def test_a_timeout_in_before_acquire_does_not_name_its_waiter(make_pool, snapshots):
     gate = Gate()
     pool = make_pool(Thing, max_size=20, before_acquire=gate)
     for resource in [await pool.acquire() for _ in range(20)]:

@@ -50,7 +50,7 @@ async def test_each_waiter_has_its_own_deadline(make_pool):
 
 
 @virtual_time
-async def test_those_who_leave_take_their_deadlines_along(make_pool):
+async def test_a_waiter_that_leaves_takes_its_deadline_along(make_pool):
     pool, held = await full(make_pool)
     draw = random.Random(SEED)
     ends = []
@@ -66,7 +66,7 @@ async def test_those_who_leave_take_their_deadlines_along(make_pool):
 
 
 @virtual_time
-async def test_those_who_are_served_take_their_deadlines_along(make_pool):
+async def test_a_served_waiter_takes_its_deadline_along(make_pool):
     pool, held = await full(make_pool)
     ends = []
     for _ in range(50):  # each is served before the next one waits
@@ -83,7 +83,7 @@ async def test_those_who_are_served_take_their_deadlines_along(make_pool):
 
 
 @virtual_time
-async def test_an_earlier_deadline_that_comes_later(make_pool):
+async def test_an_earlier_deadline_may_come_later(make_pool):
     pool, held = await full(make_pool)
     ends = []
     patient = timed(pool, 100, ends)
@@ -95,7 +95,7 @@ async def test_an_earlier_deadline_that_comes_later(make_pool):
 
 
 @pytest.mark.real_time("blocks its loop")
-async def test_deadlines_that_passed_while_the_loop_was_blocked(make_pool):
+async def test_deadlines_passed_in_a_blocked_loop_are_kept(make_pool):
     pool, held = await full(make_pool)
     waiters = [acquiring(pool, timeout=0.001 + each / 100_000) for each in range(50)]
     await asyncio.sleep(0)
@@ -109,7 +109,7 @@ async def test_deadlines_that_passed_while_the_loop_was_blocked(make_pool):
 
 
 @virtual_time
-async def test_deadlines_after_a_failed_open(make_pool):
+async def test_deadlines_are_kept_after_a_failed_open(make_pool):
     backend_is_up = False
 
     async def connect():
@@ -134,7 +134,7 @@ async def test_deadlines_after_a_failed_open(make_pool):
 
 
 @virtual_time
-async def test_a_deadline_and_a_release_in_the_same_step(make_pool):
+async def test_a_deadline_and_a_release_may_share_a_step(make_pool):
     pool, held = await full(make_pool)
     waiter = acquiring(pool, timeout=5)
     await settle()
@@ -149,7 +149,7 @@ async def test_a_deadline_and_a_release_in_the_same_step(make_pool):
         pass
 
 
-async def test_no_timer_is_left_when_the_pool_is_closed(make_pool):
+async def test_a_closed_pool_leaves_no_timer(make_pool):
     pool, held = await full(make_pool)
     waiter = acquiring(pool, timeout=1000)
     await settle()
@@ -176,7 +176,7 @@ async def test_a_deadline_keeps_no_pool_alive():
 
 
 @pytest.mark.parametrize("answer", [True, False, "raises"])
-async def test_a_waiter_whose_resource_is_looked_at(make_pool, answer):
+async def test_a_waiter_keeps_its_turn_after_a_rejection(make_pool, answer):
     asked = []
 
     def look(resource):
@@ -224,7 +224,7 @@ async def test_a_waiter_that_is_closed_leaves_the_queue(make_pool):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-async def test_a_child_process_is_not_told_of_its_parents_waiters(make_pool):
+async def test_a_child_process_forgets_the_waiters_of_its_parent(make_pool):
     pool, held = await full(make_pool)
     waiters = [acquiring(pool, timeout=10 + each) for each in range(20)]
     await settle()

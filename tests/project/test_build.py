@@ -75,7 +75,7 @@ def test_a_failed_compilation_keeps_what_the_compiler_said(project):
     assert f"\n{COMPLAINT}\nInstall a C compiler" in imported.stderr
 
 
-def test_where_there_is_no_compiler_that_is_said(project):
+def test_a_missing_compiler_is_named_in_the_failure(project):
     done = build(project, CC=str(project / "no-such-compiler"))
     assert done.returncode == 0, done.stderr
     record = project / "src" / "cenote" / "_core" / "build_failure.txt"
@@ -83,7 +83,7 @@ def test_where_there_is_no_compiler_that_is_said(project):
     assert not (record.parent / NATIVE).exists()
 
 
-def test_a_failed_compilation_is_an_error_if_the_native_core_is_required(project):
+def test_a_failed_compilation_of_a_required_core_is_an_error(project):
     done = build(project, CC=str(project / "cc.sh"), CENOTE_NATIVE="1")
     assert done.returncode == 1
     assert COMPLAINT in done.stderr

@@ -93,7 +93,7 @@ def test_no_file_is_too_long() -> None:
         ("pool/pool.py", "from ..lost import x", "lost has no row"),
     ],
 )
-def test_the_reader_sees(path: str, source: str, verdict: str | None) -> None:
+def test_the_reader_sees_every_kind_of_import(path: str, source: str, verdict: str | None) -> None:
     complaints = wrong_imports(Path("cenote", path), source)
     if verdict is None:
         assert complaints == []

@@ -107,13 +107,13 @@ def is_silent(client: socket.socket) -> bool:
     return False
 
 
-def test_passes_both_ways(proxy: Proxy) -> None:
+def test_bytes_pass_in_both_directions(proxy: Proxy) -> None:
     with connect(proxy) as first, connect(proxy) as second:
         assert ask(first, b"one") == b"one"
         assert ask(second, b"two") == b"two"
 
 
-def test_passes_more_than_the_sockets_can_hold(proxy: Proxy) -> None:
+def test_more_bytes_pass_than_the_sockets_hold(proxy: Proxy) -> None:
     data = bytes(range(256)) * 262144  # 64 MiB
     with connect(proxy) as client:
         sender = threading.Thread(target=client.sendall, args=[data])
@@ -124,7 +124,7 @@ def test_passes_more_than_the_sockets_can_hold(proxy: Proxy) -> None:
     assert proxy.client_bytes == proxy.server_bytes == len(data)
 
 
-def test_passes_a_half_close(proxy: Proxy, echo: EchoServer) -> None:
+def test_a_half_close_is_passed_on(proxy: Proxy, echo: EchoServer) -> None:
     with connect(proxy) as client:
         client.sendall(b"last")
         client.shutdown(socket.SHUT_WR)
@@ -132,14 +132,14 @@ def test_passes_a_half_close(proxy: Proxy, echo: EchoServer) -> None:
     echo.wait_for_ends(["FIN"])
 
 
-def test_passes_the_end_of_the_server(proxy: Proxy, echo: EchoServer) -> None:
+def test_the_end_of_the_server_is_passed_on(proxy: Proxy, echo: EchoServer) -> None:
     with connect(proxy) as client:
         ask(client, b"hello")
         echo.hang_up()
         assert client.recv(1) == b""
 
 
-def test_passes_a_reset(proxy: Proxy, echo: EchoServer) -> None:
+def test_a_reset_is_passed_on(proxy: Proxy, echo: EchoServer) -> None:
     client = connect(proxy)
     ask(client, b"hello")
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -148,7 +148,7 @@ def test_passes_a_reset(proxy: Proxy, echo: EchoServer) -> None:
     assert proxy.open == 0
 
 
-def test_counts_connections(proxy: Proxy) -> None:
+def test_connections_are_counted_while_open(proxy: Proxy) -> None:
     assert (proxy.connections, proxy.open) == (0, 0)
     with connect(proxy):
         assert (proxy.connections, proxy.open) == (1, 1)
@@ -158,7 +158,7 @@ def test_counts_connections(proxy: Proxy) -> None:
     assert (proxy.connections, proxy.open) == (2, 0)
 
 
-def test_counts_bytes_and_round_trips(proxy: Proxy) -> None:
+def test_bytes_and_round_trips_are_counted(proxy: Proxy) -> None:
     with connect(proxy) as first, connect(proxy) as second:
         ask(first, b"12345")
         ask(first, b"123")
@@ -179,7 +179,7 @@ def test_a_request_in_two_parts_is_one_round_trip(proxy: Proxy) -> None:
         assert (proxy.client_chunks, proxy.round_trips) == (3, 2)
 
 
-def test_waits_for_a_count(proxy: Proxy) -> None:
+def test_wait_for_waits_for_a_count(proxy: Proxy) -> None:
     with connect(proxy) as client:
         opened = proxy.counts()
         assert opened.open == 1
@@ -196,7 +196,7 @@ def test_counts_remain_after_the_end(echo: EchoServer) -> None:
     assert (proxy.connections, proxy.open, proxy.round_trips) == (1, 0, 1)
 
 
-def test_reset(proxy: Proxy, echo: EchoServer) -> None:
+def test_reset_ends_connections_with_an_error(proxy: Proxy, echo: EchoServer) -> None:
     with connect(proxy) as first, connect(proxy) as second:
         ask(first, b"hello")
         proxy.reset()
@@ -209,7 +209,7 @@ def test_reset(proxy: Proxy, echo: EchoServer) -> None:
             assert ask(third, b"again") == b"again"
 
 
-def test_cut(proxy: Proxy, echo: EchoServer) -> None:
+def test_cut_ends_connections_in_order(proxy: Proxy, echo: EchoServer) -> None:
     with connect(proxy) as client:
         ask(client, b"hello")
         proxy.cut()
@@ -267,7 +267,7 @@ def test_black_hole_holds_back_the_end_of_the_server(proxy: Proxy, echo: EchoSer
         assert client.recv(1) == b""
 
 
-def test_half_open(proxy: Proxy, echo: EchoServer) -> None:
+def test_half_open_leaves_the_client_alone(proxy: Proxy, echo: EchoServer) -> None:
     with connect(proxy) as client:
         ask(client, b"hello")
         proxy.half_open()
@@ -280,7 +280,7 @@ def test_half_open(proxy: Proxy, echo: EchoServer) -> None:
     assert proxy.open == 0
 
 
-def test_refuse(proxy: Proxy) -> None:
+def test_refuse_rejects_new_connections_only(proxy: Proxy) -> None:
     with connect(proxy) as client:
         ask(client, b"hello")
         proxy.refuse(True)
@@ -301,7 +301,7 @@ def test_a_server_that_is_down_resets_the_client(echo: EchoServer) -> None:
         assert (proxy.connections, proxy.open) == (1, 0)
 
 
-def test_delay(proxy: Proxy) -> None:
+def test_delay_holds_back_every_reply(proxy: Proxy) -> None:
     with connect(proxy) as client:
         ask(client, b"hello")
         proxy.delay(0.1)
@@ -326,7 +326,7 @@ def test_delay_keeps_the_order(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5])
-def test_cut_reply_after(proxy: Proxy, echo: EchoServer, count: int) -> None:
+def test_cut_reply_after_passes_so_many_bytes(proxy: Proxy, echo: EchoServer, count: int) -> None:
     with connect(proxy) as client, connect(proxy) as other:
         ask(client, b"hello")
         proxy.cut_reply_after(count)

@@ -264,7 +264,7 @@ def test_the_proxy_counts_the_round_trips_of_a_query(postgres_server: PostgresSe
         assert run(work(proxy)) == 1
 
 
-def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MariaDBServer, "programs", ("mariadbd-of-nowhere", "sh"))
     assert MariaDBServer.missing() == (
         "mariadbd-of-nowhere not installed: apt-get install mariadb-server "
@@ -272,7 +272,7 @@ def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_tells_why_a_server_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RedisServer, "programs", ("sh",))
     monkeypatch.setattr(
         RedisServer, "_command", lambda self: ["sh", "-c", "echo no memory; exit 1"]
