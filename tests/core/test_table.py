@@ -299,6 +299,18 @@ def test_every_state_and_event_of_a_claim(make: Any, state: ClaimState, event: s
         assert core.busy == 0
 
 
+def test_reserve_refuses_a_claim_that_waits(make: Any) -> None:
+    """It is granted something by grant(), which takes it out of the queue."""
+    core = make()
+    claim, slot = claim_in(core, ClaimState.WAITING), reserved(core)
+    before = snapshot(core, claim, slot)
+    with pytest.raises(IllegalTransition) as caught:
+        core.reserve(claim, slot)
+    check_words(caught.value, "claim", ClaimState.WAITING, "grant")
+    assert snapshot(core, claim, slot) == before
+    assert queue(core) == [claim]
+
+
 def test_a_disowned_claim_cannot_end_again(make: Any) -> None:
     """The claim of a leased slot is HOLDING, unless it was disowned: no other state can meet it."""
     core = make()

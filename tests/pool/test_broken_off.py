@@ -174,7 +174,7 @@ async def test_an_acquire_broken_off_between_steps_leaves_the_queue(monkeypatch)
 @pytest.mark.virtual_time
 async def test_a_deadline_whose_step_is_broken_off_is_kept():
     reported = hear_reports()
-    kind = breaking("_snapshot")
+    kind = breaking("_timed_out")
     pool = kind(Thing, max_size=1)
     held = await pool.acquire()
     waiter = acquiring(pool, timeout=3)

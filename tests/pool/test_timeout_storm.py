@@ -10,7 +10,7 @@ import cenote
 from tests.support.clock import advance, settle
 from tests.support.kit import Gate, Holding, Thing, acquiring, outcome
 
-from cenote.pool import bound  # isort: skip
+from cenote.pool import deadlines  # isort: skip
 
 pytestmark = pytest.mark.virtual_time
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.virtual_time
 def snapshots(monkeypatch):
     """The lists of holders that were made."""
     made = []
-    real = bound.holdings
+    real = deadlines.holdings
 
     def noted(core, now):
         made.append(real(core, now))
         return made[-1]
 
-    monkeypatch.setattr(bound, "holdings", noted)
+    monkeypatch.setattr(deadlines, "holdings", noted)
     return made
 
 

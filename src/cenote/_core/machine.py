@@ -29,6 +29,7 @@ from typing import Any
 from ..errors import IllegalTransition
 from ..events import DestroyReason
 from ..states import CLAIM, POOL, SLOT, CircuitState, ClaimState, Phase, SlotState
+from .deadlines import Deadlines
 from .records import Claim, Slot
 
 __all__ = ["Claim", "Core", "Slot"]
@@ -36,7 +37,7 @@ __all__ = ["Claim", "Core", "Slot"]
 IN_HAND = {SlotState.OPENING, SlotState.RESERVED, SlotState.CLOSING}
 
 
-class Core:
+class Core(Deadlines):
     """The state of one pool. See the head of this file for its rules."""
 
     def __init__(
@@ -50,6 +51,7 @@ class Core:
         recovering_limit: int,
         sync_factory: bool,
     ) -> None:
+        super().__init__()
         self.min_size = min_size
         self.max_size = max_size
         self.max_uses = max_uses
@@ -280,10 +282,14 @@ class Core:
     def dismiss(self, claim: Claim) -> None:
         """A claim ends without a slot and without having waited: its place is free again."""
         self._release_probe(claim)
+        self.remove_deadline(claim)
 
     def reserve(self, claim: Claim, slot: Slot) -> None:
         """A newcomer took this slot and a hook looks at it: it may be failed meanwhile."""
-        claim.state = _after("claim", CLAIM, claim.state, "grant")
+        state = _after("claim", CLAIM, claim.state, "grant")
+        if claim.state is not ClaimState.ASKING:  # one that waits is granted by grant() only
+            raise IllegalTransition("claim", claim.state, "grant")
+        claim.state = state
         claim.slot = slot
         self._granted[claim] = None
 
@@ -377,6 +383,8 @@ class Core:
         claim.lease_seq = self.acquired
         self.wait_time += waited
         self.max_wait_time = longest
+        if claim.timer is not None:
+            self.remove_deadline(claim)  # last: a deadline that stays behind does nothing
 
     def reclaim(self, slot: Slot, now: float = 0.0) -> Claim:
         """The holder gives it back, or loses it: LEASED -> RESERVED."""
@@ -508,6 +516,7 @@ class Core:
         claim.state = state
         self.probes_in_use -= has_probe
         claim.probe = 0
+        self.remove_deadline(claim)  # last: a deadline that stays behind does nothing
 
     def _has_probe(self, owner: Claim | Slot) -> bool:
         return self.circuit is CircuitState.RECOVERING and owner.probe == self.recovery

@@ -65,6 +65,7 @@ class Claim:
         "state",
         "task",
         "timeout",
+        "timer",
         "waiter",
         "warned",
     )
@@ -78,6 +79,7 @@ class Claim:
         self.task: Any = None  # the task that awaits it
         self.timeout: float | None = None  # seconds for the whole; None: for ever
         self.deadline: float | None = None  # loop time; None: for ever
+        self.timer: Any = None  # its entry among the deadlines of the core
         self.began: float = 0.0  # loop time of the asking
         self.seen_idle: int = 0  # only what became idle before this order is taken without waiting
         self.failures: int = 0  # of the factory, in total, before this wait

@@ -144,7 +144,7 @@ class FastPath(Generic[T]):
     """The fast path of a pool: what needs no waiting."""
 
     __slots__ = (
-        "_acquire_timeout", "_alarm_at", "_before_acquire", "_before_release", "_core",
+        "_acquire_timeout", "_before_acquire", "_before_release", "_core",
         "_direct_clock", "_direct_future", "_doubted", "_doubtful", "_due_at", "_engine",
         "_hold_warning", "_loop",
         "_max_waiting", "_strategy", "_subscribers", "_thread", "_time", "_trust",
@@ -169,7 +169,6 @@ class FastPath(Generic[T]):
         # shown to before_acquire: it was in use until this moment.
         self._trust = 0.0
         self._doubted = 0.0
-        self._alarm_at = inf  # when the deadlines of the native core are looked at
         self._due_at = inf  # when maintenance looks again
         self._doubtful = False  # a step was broken off: see steps.py
         self._max_waiting = -1  # no limit

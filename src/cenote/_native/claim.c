@@ -102,6 +102,10 @@ Claim_get_deadline(Claim *claim, void *Py_UNUSED(closure))
 static int
 Claim_set_deadline(Claim *claim, PyObject *value, void *Py_UNUSED(closure))
 {
+    if (claim->timed_by != NULL) { /* its place in the heap is due to it */
+        PyErr_SetString(PyExc_AttributeError, "the deadline of a claim is fixed while it is timed");
+        return -1;
+    }
     double deadline = value == NULL ? Py_NAN : optional_seconds(value);
     if (deadline == -1.0 && PyErr_Occurred()) {
         return -1;
@@ -200,7 +204,7 @@ claim_start(Claim *claim, State *st)
     claim->in_block = claim->warned = claim->used = claim->must_wait = claim->plain = 0;
     claim->over = 0;
     claim->future = claim->pause = NULL;
-    claim->place = 0;
+    claim->timed_by = NULL;
     claim->failures = 0;
 }
 
@@ -240,7 +244,6 @@ Claim_traverse(Claim *claim, visitproc visit, void *arg)
 static int
 Claim_clear(Claim *claim)
 {
-    deadline_remove(claim);
     Py_CLEAR(claim->future);
     Py_CLEAR(claim->pause);
     Py_CLEAR(claim->slot);

@@ -315,6 +315,7 @@ core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited)
     if (waited > core->max_wait_time) {
         core->max_wait_time = waited;
     }
+    deadline_remove(claim);
     Py_XDECREF(before);
     if (owned) {
         Py_DECREF(claim);
@@ -375,6 +376,7 @@ core_end(Core *core, Claim *claim, int event)
     }
     claim->state = state;
     core_release_probe(core, &claim->probe);
+    deadline_remove(claim);
     Py_DECREF(claim);
     return failed;
 }

@@ -262,6 +262,7 @@ Core_dismiss(Core *core, PyObject *object)
         return NULL;
     }
     core_release_probe(core, &claim->probe);
+    deadline_remove(claim);
     Py_RETURN_NONE;
 }
 

@@ -209,6 +209,10 @@ static PyMethodDef core_methods[] = {
     {"shortage", (PyCFunction)Core_shortage, METH_NOARGS, NULL},
     {"surplus", (PyCFunction)Core_surplus, METH_NOARGS, NULL},
     {"reports", (PyCFunction)Core_reports, METH_O, NULL},
+    {"add_deadline", (PyCFunction)Core_add_deadline, METH_O, NULL},
+    {"remove_deadline", (PyCFunction)Core_remove_deadline, METH_O, NULL},
+    {"expired", (PyCFunction)Core_expired, METH_O, NULL},
+    {"next_deadline", (PyCFunction)Core_next_deadline, METH_NOARGS, NULL},
     {"set_circuit", (PyCFunction)Core_set_circuit, METH_O, NULL},
     {"move", (PyCFunction)Core_move, METH_O, NULL},
     {"disown", (PyCFunction)Core_disown, METH_NOARGS, NULL},
@@ -281,6 +285,8 @@ static PyMemberDef core_members[] = {
     {"sync_factory", Py_T_BOOL, offsetof(Core, sync_factory), 0, NULL},
     {"generation", Py_T_LONGLONG, offsetof(Core, generation), 0, NULL},
     {"busy", Py_T_INT, offsetof(Core, busy), 0, NULL},
+    {"alarm_at", Py_T_DOUBLE, offsetof(Core, alarm_at), 0, NULL},
+    {"deadline_count", Py_T_PYSSIZET, offsetof(Core, timed), Py_READONLY, NULL},
     {"lifo", Py_T_BOOL, offsetof(Core, lifo), Py_READONLY, NULL},
     {"recovering_limit", Py_T_LONGLONG, offsetof(Core, recovering_limit), Py_READONLY, NULL},
     {"recovery", Py_T_LONGLONG, offsetof(Core, recovery), Py_READONLY, NULL},
@@ -332,6 +338,7 @@ Core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     core->sync_factory = (char)sync_factory;
     core->max_idle = optional_seconds(max_idle);
     core->max_uses = max_uses == Py_None ? 0 : PyLong_AsLongLong(max_uses);
+    core->alarm_at = Py_HUGE_VAL;
     core->waiting_tasks = PyDict_New();
     if (core->waiting_tasks == NULL || PyErr_Occurred()) {
         Py_DECREF(core);
@@ -361,6 +368,9 @@ Core_traverse(Core *core, visitproc visit, void *arg)
     }
     for (Claim *claim = core->granted.first; claim != NULL; claim = claim->next) {
         Py_VISIT(claim);
+    }
+    for (Py_ssize_t i = 0; i < core->timed; i++) {
+        Py_VISIT(core->deadlines[i]);
     }
     return 0;
 }
@@ -400,6 +410,7 @@ Core_clear(Core *core)
     PyMem_Free(table);
     clear_list(&core->waiters);
     clear_list(&core->granted);
+    deadlines_clear(core);
     while (core->slots != NULL) {
         core_unlist(core->slots);
     }
@@ -413,6 +424,7 @@ Core_dealloc(Core *core)
     PyObject_GC_UnTrack(core);
     Core_clear(core);
     PyMem_Free(core->ring);
+    PyMem_Free(core->deadlines);
     type->tp_free(core);
     Py_DECREF(type);
 }

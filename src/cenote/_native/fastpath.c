@@ -354,7 +354,6 @@ static PyMemberDef fastpath_members[] = {
     {"_doubtful", Py_T_BOOL, offsetof(FastPath, doubtful), 0, NULL},
     {"_trust", Py_T_DOUBLE, offsetof(FastPath, trust), 0, NULL},
     {"_doubted", Py_T_DOUBLE, offsetof(FastPath, doubted), 0, NULL},
-    {"_alarm_at", Py_T_DOUBLE, offsetof(FastPath, alarm), 0, NULL},
     {"_due_at", Py_T_DOUBLE, offsetof(FastPath, due_at), 0, NULL},
     {"_max_waiting", Py_T_LONGLONG, offsetof(FastPath, max_waiting), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -374,9 +373,6 @@ static PyMethodDef fastpath_methods[] = {
     {"_release_clean", (PyCFunction)FastPath_release_clean, METH_O, NULL},
     {"_give_back", (PyCFunction)FastPath_give_back, METH_O, NULL},
     {"_give_back_clean", (PyCFunction)FastPath_give_back_clean, METH_O, NULL},
-    {"_expired", (PyCFunction)FastPath_expired, METH_O, NULL},
-    {"_next_deadline", (PyCFunction)FastPath_next_deadline, METH_NOARGS, NULL},
-    {"_forget_deadlines", (PyCFunction)FastPath_forget_deadlines, METH_NOARGS, NULL},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -404,7 +400,7 @@ FastPath_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(
     front->engine = Py_NewRef(Py_None);
     front->acquire_timeout = Py_NewRef(Py_None);
     front->subscribers = nothing;
-    front->alarm = front->due_at = Py_HUGE_VAL;
+    front->due_at = Py_HUGE_VAL;
     front->max_waiting = -1;
     return (PyObject *)front;
 }
@@ -457,7 +453,6 @@ FastPath_dealloc(FastPath *front)
     Py_XDECREF(front->engine);
     Py_XDECREF(front->acquire_timeout);
     Py_XDECREF(front->subscribers);
-    PyMem_Free(front->deadlines);
     type->tp_free(front);
     Py_DECREF(type);
 }

@@ -12,7 +12,8 @@
  *   hold, tell subscribers of acquired and released, and delegate whatever suspends or fails to the
  *   slow path: contract.py names what it calls.
  * - Ownership: the core owns all slots until they are GONE; besides, the ring owns idle slots and the
- *   table leased ones. Two lists own the claims that wait or are granted. `prev`, `next`, `same_resource`,
+ *   table leased ones. Two lists own the claims that wait or are granted, and the heap of deadlines owns
+ *   those that are in it. `prev`, `next`, `same_resource`,
  *   `before` and `after` are borrowed from those owners.
  */
 
@@ -38,6 +39,7 @@
 
 typedef struct State State;
 typedef struct Claim Claim;
+typedef struct Core Core;
 
 typedef struct {
     PyObject_HEAD
@@ -71,6 +73,9 @@ struct Claim {
     double deadline; /* NaN: for ever */
     double began, since;
     long long probe, queue_seq, seen_idle, lease_seq;
+    Core *timed_by; /* borrowed; in whose heap of deadlines it is, or NULL */
+    Py_ssize_t place;
+    long long deadline_seq; /* of two with the same deadline, the one that was added first */
     int instruction;
     int state;
     char in_block, warned, used;
@@ -82,7 +87,6 @@ struct Claim {
     double timeout;   /* NaN: for ever */
     /* Of a wait in C: see wait.c. */
     PyObject *future, *pause; /* while it is suspended: what wakes it, and what it is driven by */
-    Py_ssize_t place;         /* in the heap of deadlines, from 1; 0: it is not there */
     long long failures;       /* of the factory, before this wait */
     char must_wait;           /* from its first step on */
     char plain;               /* it waits here, or did */
@@ -93,7 +97,7 @@ typedef struct {
     Py_ssize_t length;
 } List;
 
-typedef struct {
+struct Core {
     PyObject_HEAD
     State *st;
     /* the ring of idle slots */
@@ -114,8 +118,12 @@ typedef struct {
     long long generation, queue_seqs, idle_seqs;
     int phase, circuit;
     int busy; /* depth of the steps under way; 0 while a hook runs: see Bound._step() */
+    Claim **deadlines; /* a heap that owns its claims: see deadlines.c */
+    Py_ssize_t timed, timed_capacity;
+    long long deadline_seqs;
+    double alarm_at; /* loop time of the timer for the deadlines, which Python sets; inf: none */
     char lifo, sync_factory;
-} Core;
+};
 
 typedef struct {
     PyObject_HEAD
@@ -123,9 +131,6 @@ typedef struct {
     PyObject *loop, *time, *before_acquire, *before_release, *strategy, *subscribers;
     PyObject *hold_warning, *acquire_timeout;
     PyObject *engine; /* has the methods of contract.SlowPath; None: the pool itself has them */
-    Claim **deadlines; /* a heap of those who wait in C; borrowed */
-    Py_ssize_t timed, room;
-    double alarm;          /* loop time at which the timer for them comes; inf: none is set */
     double trust, doubted; /* see fastpath.py */
     double due_at;         /* when maintenance looks again; inf: not at all */
     long long max_waiting; /* -1: no limit */
@@ -316,12 +321,14 @@ static int tell_of_wait(FastPath *front, Claim *claim);
 static int fastpath_report_hold(FastPath *front, Claim *claim, Slot *slot, double now, double waited);
 
 /* deadlines.c */
-static int deadline_reserve(FastPath *front);
-static void deadline_add(FastPath *front, Claim *claim);
-static void deadline_remove(Claim *claim);
-static PyObject *FastPath_expired(FastPath *front, PyObject *time);
-static PyObject *FastPath_next_deadline(FastPath *front, PyObject *Py_UNUSED(ignored));
-static PyObject *FastPath_forget_deadlines(FastPath *front, PyObject *Py_UNUSED(ignored));
+static int deadline_reserve(Core *core);
+static void deadline_add(Core *core, Claim *claim);
+static inline void deadline_remove(Claim *claim);
+static void deadlines_clear(Core *core);
+static PyObject *Core_add_deadline(Core *core, PyObject *object);
+static PyObject *Core_remove_deadline(Core *core, PyObject *object);
+static PyObject *Core_expired(Core *core, PyObject *time);
+static PyObject *Core_next_deadline(Core *core, PyObject *Py_UNUSED(ignored));
 
 /* wait.c */
 static int can_wait(FastPath *front, Claim *claim);

@@ -16,7 +16,6 @@ can_wait(FastPath *front, Claim *claim)
 static void
 wait_end(Claim *claim)
 {
-    deadline_remove(claim);
     Py_CLEAR(claim->pause);
     Py_CLEAR(claim->future);
 }
@@ -41,10 +40,7 @@ wait_begin(Claim *claim)
     }
     else {
         claim->deadline = claim->began + (claim->timeout < LONGEST ? claim->timeout : LONGEST);
-        if (deadline_reserve(front) < 0) {
-            return -1;
-        }
-        if (claim->deadline < front->alarm) {
+        if (claim->deadline < front->core->alarm_at) {
             PyObject *when = PyFloat_FromDouble(claim->deadline);
             result = when == NULL ? NULL
                                   : PyObject_CallMethodOneArg(slow_path(front), st->s_set_alarm,
@@ -68,7 +64,7 @@ wait_begin(Claim *claim)
     PyObject *pause = future == NULL ? NULL : iterate(future);
     /* From the last look on nothing runs other code, core_wait() included: a place in the heap that is
      * reserved here is still there when the claim takes it. */
-    if (pause == NULL || !can_wait(front, claim) || deadline_reserve(front) < 0 ||
+    if (pause == NULL || !can_wait(front, claim) || deadline_reserve(front->core) < 0 ||
         core_wait(front->core, claim) < 0) {
         Py_XDECREF(future);
         Py_XDECREF(pause);
@@ -77,9 +73,7 @@ wait_begin(Claim *claim)
     claim->plain = 1;
     claim->future = future;
     claim->pause = pause;
-    if (!isnan(claim->deadline)) {
-        deadline_add(front, claim);
-    }
+    deadline_add(front->core, claim);
     if (PyTuple_GET_SIZE(front->subscribers) > 0 && tell_of_wait(front, claim) < 0) {
         wait_end(claim);
         return -1;
@@ -94,6 +88,7 @@ wait_interrupted(Claim *claim)
     int finalizing = PyErr_ExceptionMatches(PyExc_GeneratorExit);
     PyObject *error = PyErr_GetRaisedException();
     wait_end(claim);
+    deadline_remove(claim);
     PyObject *result = PyObject_CallMethodObjArgs(slow_path((FastPath *)claim->front), claim->st->s_interrupted, claim,
                                                   finalizing ? Py_True : Py_False, NULL);
     if (result == NULL) {

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-import weakref
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from logging import ERROR, INFO, WARNING
-from math import inf
 from typing import Any, Generic, TypeVar, cast
 
 from .. import errors
-from .._core import Claim, Core, Slot, kind
+from .._core import Claim, Core, Slot
 from ..breaker import CircuitBreakerStrategy
 from ..events import EventKind, PoolEvent, Subscription, Totals, task_name
 from ..hooks import is_async
@@ -23,8 +21,7 @@ from ..mask import explained
 from ..options import Settings
 from ..states import CircuitState, ClaimState, Phase
 from . import registry
-from .deadlines import Deadlines
-from .holders import Snapshot, holdings
+from .deadlines import DeadlineTimer
 from .hooks import HookTask
 from .maintenance import Maintenance
 from .operation import Operation
@@ -39,7 +36,7 @@ class Bound(Stepping[T], Generic[T]):
     # A pool keeps nothing in its __dict__: as long as there is none, the interpreter (3.13) finds
     # methods without a look into it. Whoever wants may still put something there.
     __slots__ = (
-        "__dict__", "__orig_class__", "__weakref__", "_advancing", "_again", "_alarm", "_changes",
+        "__dict__", "__orig_class__", "__weakref__", "_advancing", "_again", "_changes",
         "_circuit_since", "_closed_sent", "_closers", "_closing", "_context", "_creations",
         "_deadlines", "_destructor", "_drain_timer", "_factory_error", "_factory_failed_at",
         "_factory_failures", "_failure", "_maintenance", "_name", "_openers", "_settings",
@@ -68,8 +65,7 @@ class Bound(Stepping[T], Generic[T]):
         )
         self._context = copy_context()  # of the constructor: factories run in copies of it
         self._subscribers: tuple[Subscription, ...] = ()
-        self._deadlines = Deadlines()  # of those who wait in waiter.py
-        self._alarm: asyncio.TimerHandle | None = None  # of those who wait in the native core
+        self._deadlines = DeadlineTimer(self)  # for the deadlines in the core
         self._max_waiting = -1 if settings.max_waiting is None else settings.max_waiting
         self._acquire_timeout = settings.acquire_timeout
         self._hold_warning = settings.hold_warning
@@ -156,7 +152,7 @@ class Bound(Stepping[T], Generic[T]):
 
     def _unbind(self) -> None:
         self._maintenance.stop()
-        self._stop_alarm()
+        self._deadlines.stop()
         self._loop = None
         self._thread = 0
         self._time = time.monotonic
@@ -182,7 +178,6 @@ class Bound(Stepping[T], Generic[T]):
             self._changes,
             self._drain_timer,
             self._deadlines,
-            self._alarm,
             self._tidying,
         )
         core.disown()
@@ -193,8 +188,7 @@ class Bound(Stepping[T], Generic[T]):
         if core.phase is Phase.CLOSED or core.phase is Phase.DRAINING:
             self._core.move("close")
         self._works, self._creations, self._changes = set(), {}, []
-        self._deadlines = Deadlines()
-        self._forget_alarm()
+        self._deadlines = DeadlineTimer(self)
         self._totals = Totals()
         self._closing, self._shut_over, self._closed_sent = None, False, False
         self._openers, self._closers = [], []
@@ -257,62 +251,10 @@ class Bound(Stepping[T], Generic[T]):
             self._core.leave(claim)
             self._pass_on(claim)
 
-    # -- the deadlines of those who wait in the native core, which asks for one timer -------------
+    # -- deadlines -------------------------------------------------------------------------------
 
     def _set_alarm(self, when: float) -> None:
-        self._stop_alarm()
-        assert self._loop is not None
-        self._alarm = self._loop.call_at(when, ring, weakref.ref(self), context=Context())
-        self._alarm_at = when
-
-    def _stop_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        self._alarm_at = inf
-
-    def _forget_alarm(self) -> None:
-        """After a fork."""
-        self._alarm = None
-        self._alarm_at = inf
-        if kind == "native":
-            cast(Any, self)._forget_deadlines()
-
-    def _set_alarm_again(self) -> None:
-        """After a step that was broken off: somebody's deadline may have no timer."""
-        if self._loop is None:
-            return
-        self._deadlines.look(self._loop)
-        if kind == "native":
-            when = cast(Any, self)._next_deadline()
-            if when is not None:
-                self._set_alarm(when)
-
-    def _ring(self) -> None:
-        front: Any = self
-        due = max(self._time(), self._alarm_at)  # a timer may come a clock tick early
-        self._alarm, self._alarm_at = None, inf
-        self._deadlines.expiring = True
-        try:
-            while (claim := front._expired(due)) is not None:
-                if claim.state is ClaimState.WAITING:
-                    self._time_out(claim)
-        finally:
-            self._deadlines.forget()
-            when = front._next_deadline()
-            if when is not None and when < self._alarm_at:
-                self._set_alarm(when)
-
-    def _snapshot(self) -> Snapshot:
-        """Who holds what now: one for all timeouts of a step, until something changes hands."""
-        core, deadlines = self._core, self._deadlines
-        version = core.acquired, core.released
-        snapshot: Snapshot | None = deadlines.shared
-        if snapshot is None or snapshot.version != version:
-            snapshot = Snapshot(version, holdings(core, self._time()))
-            if deadlines.expiring:
-                deadlines.shared = snapshot
-        return snapshot
+        self._deadlines.set(when)
 
     def _forget_failure(self) -> bool:
         """Let go of the factory's last error, unless somebody waits who may time out because of it:
@@ -453,13 +395,6 @@ class Bound(Stepping[T], Generic[T]):
         return errors.unavailable(
             self._name, core.circuit, since, self._failure, core.recovering_limit
         )
-
-
-def ring(pool: weakref.ref[Bound[Any]]) -> None:
-    """The timer keeps nothing alive."""
-    alive = pool()
-    if alive is not None:
-        alive._step(alive._ring)
 
 
 def is_plain(loop: asyncio.AbstractEventLoop) -> bool:

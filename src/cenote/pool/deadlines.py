@@ -1,97 +1,99 @@
-"""The deadlines of all who wait for one pool: one timer of the loop, however many they are."""
+"""The timer for the deadlines of all who wait for one pool: one, however many they are.
+
+The core has the deadlines. Whoever adds one that is earlier than `core.alarm_at` sets this timer.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import weakref
 from contextvars import Context
-from heapq import heapify, heappop, heappush
-from itertools import count
+from math import inf
 from typing import Any
 
-FEW = 64  # entries that are not worth a clean-up
+from .._core import Claim
+from ..states import ClaimState
+from .holders import Snapshot, holdings
 
-_numbers = count()
 
+class DeadlineTimer:
+    """The timer of the loop, and what happens when it comes."""
 
-class Deadlines:
-    """A heap of entries; an entry that is taken out stays as a husk until half of them are."""
+    __slots__ = ("_expiring", "_pool", "_snapshot", "_timer")
 
-    __slots__ = ("_entries", "_husks", "_timer", "_when", "expiring", "shared")
-
-    def __init__(self) -> None:
-        self._entries: list[list[Any]] = []  # [deadline, number, what to call]
-        self._husks = 0
+    def __init__(self, pool: Any) -> None:
+        self._pool = weakref.ref(pool)
         self._timer: asyncio.TimerHandle | None = None
-        self._when = 0.0  # loop time of the timer
-        self.expiring = False  # in the step in which deadlines pass,
-        self.shared: Any = None  # and what those who are called in it share
+        self._expiring = False  # in the step in which deadlines pass,
+        self._snapshot: Snapshot | None = None  # and what all timeouts of that step share
 
-    def add(
-        self, loop: asyncio.AbstractEventLoop, deadline: float, expire: Callable[[], None]
-    ) -> list[Any]:
-        """The entry, to be given to `remove` if the deadline is of no interest any more."""
-        entry = [deadline, next(_numbers), expire]
-        heappush(self._entries, entry)
-        if self._timer is None or deadline < self._when:
-            self._set(loop)
-        return entry
+    def set(self, when: float) -> None:
+        """Let the timer come at that time, instead of when it would have come."""
+        self.stop()
+        pool = self._alive()
+        # A cancelled timer lives on in the loop: it keeps neither a context nor the pool alive.
+        self._timer = pool._loop.call_at(when, ring, self._pool, context=Context())
+        pool._core.alarm_at = when
 
-    def remove(self, entry: list[Any]) -> None:
-        if entry[2] is None:
-            return  # it has expired
-        entry[2] = None
-        self._husks += 1
-        if self._husks > FEW and self._husks * 2 > len(self._entries):
-            self._entries = [each for each in self._entries if each[2] is not None]
-            heapify(self._entries)
-            self._husks = 0
-        if self._husks == len(self._entries):
-            self.clear()
-
-    def look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See to it that there is a timer if there must be one."""
-        if self._entries:
-            self._set(loop)
-
-    def clear(self) -> None:
-        self._entries.clear()
-        self._husks = 0
+    def stop(self) -> None:
+        """Cancel it: nobody waits any more, or the loop is gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        pool = self._pool()
+        if pool is not None:  # else this is a part of its collection
+            pool._core.alarm_at = inf
 
-    def _set(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The timer for the earliest that still counts."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        entries = self._entries
-        while entries and entries[0][2] is None:
-            heappop(entries)
-            self._husks -= 1
-        if entries:
-            self._when = entries[0][0]
-            # In an empty context: a cancelled timer lives on in the loop, and its context with it.
-            self._timer = loop.call_at(self._when, self._expire, loop, context=Context())
+    def set_again(self) -> None:
+        """After a step that was broken off: somebody's deadline may have no timer."""
+        pool = self._alive()
+        when = pool._core.next_deadline()
+        if when != inf and pool._loop is not None:
+            self.set(when)
 
-    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        self.expiring = True
-        due = max(loop.time(), self._when)  # a timer may come a clock tick early
+    def expire(self) -> None:
+        """As a step: fail whoever has waited too long."""
+        pool = self._alive()
+        core = pool._core
+        due = max(pool._time(), core.alarm_at)  # a timer may come a clock tick early
+        self._timer, core.alarm_at = None, inf
+        self._expiring = True
         try:
-            while self._entries and self._entries[0][0] <= due:
-                expire = self._entries[0][2]
-                self._entries[0][2] = None
-                heappop(self._entries)
-                if expire is None:
-                    self._husks -= 1
-                else:
-                    expire()
+            while (claim := core.expired(due)) is not None:
+                if claim.state is ClaimState.WAITING or is_inspected(claim):
+                    pool._time_out(claim)
         finally:
-            self.forget()
-            self._set(loop)
+            self._expiring, self._snapshot = False, None
+            when = core.next_deadline()
+            if when < core.alarm_at:
+                self.set(when)
 
-    def forget(self) -> None:
-        """The step is over."""
-        self.expiring, self.shared = False, None
+    def snapshot(self) -> Snapshot:
+        """Who holds what now: one for all timeouts of a step, until something changes hands."""
+        pool = self._alive()
+        core = pool._core
+        version = core.acquired, core.released
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.version != version:
+            snapshot = Snapshot(version, holdings(core, pool._time()))
+            if self._expiring:
+                self._snapshot = snapshot
+        return snapshot
+
+    def _alive(self) -> Any:
+        pool = self._pool()
+        assert pool is not None  # it is the pool that calls
+        return pool
+
+
+def is_inspected(claim: Claim) -> bool:
+    """Whether an async before_acquire looks at what it was granted, which counts as waiting."""
+    waiter = claim.waiter
+    return waiter is not None and waiter.inspection is not None
+
+
+def ring(pool: weakref.ref[Any]) -> None:
+    """The callback of the loop; it keeps nothing alive."""
+    alive = pool()
+    if alive is not None:
+        alive._step(alive._deadlines.expire)

@@ -161,7 +161,7 @@ class Lifecycle(Runtime[T]):
         """The loop is gone and nothing can be awaited: closed, whatever is left."""
         if self._core.phase is not Phase.CLOSED:
             self._maintenance.stop()
-            self._stop_alarm()
+            self._deadlines.stop()
             self._core.move("close")
 
     def _destroy_abandoned(self) -> None:
@@ -198,7 +198,7 @@ class Lifecycle(Runtime[T]):
     def _shut_rest(self) -> None:
         core = self._core
         self._maintenance.stop()
-        self._stop_alarm()
+        self._deadlines.stop()
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         for claim in core.pending():

@@ -137,7 +137,7 @@ class Runtime(Bound[T]):
             self._name,
             timeout,
             (core.active, core.idle_count, core.waiting),
-            *self._snapshot().but(claim),
+            *self._deadlines.snapshot().but(claim),
             circle=bool(core.deadlock(claim, True)),
         )
         if self._factory_failures != claim.failures:

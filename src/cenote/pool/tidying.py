@@ -51,7 +51,7 @@ def _tidy(pool: Any) -> None:
         pool._refuse_all()
     if core.phase is Phase.CLOSED and pool._closing is not None and not pool._shut_over:
         pool._shut_rest()
-    pool._set_alarm_again()
+    pool._deadlines.set_again()
     pool._maintenance.go_on(pool)
     pool._changed()
     pool._advance()

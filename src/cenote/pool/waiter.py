@@ -32,9 +32,7 @@ OPENING, CLOSED = SlotState.OPENING, Phase.CLOSED
 class Waiter:
     """One acquire that could not be served at once."""
 
-    __slots__ = (
-        "_accepted", "_future", "_pool", "_timer", "claim", "inspected", "inspection", "over",
-    )  # fmt: skip
+    __slots__ = ("_accepted", "_future", "_pool", "claim", "inspected", "inspection", "over")
 
     def __init__(self, pool: Runtime[Any], claim: Claim) -> None:
         self._pool = pool
@@ -46,10 +44,9 @@ class Waiter:
         self.inspection: HookTask | None = None
         self.inspected: Slot | None = None  # at which that looks
         self._future: asyncio.Future[None] | None = None  # while it is suspended
-        self._timer: list[Any] | None = None  # its deadline, from the first suspension
         claim.waiter = self
         timeout = claim.timeout
-        if timeout is not None and timeout > 0:
+        if claim.deadline is None and timeout is not None and timeout > 0:
             claim.deadline = claim.began + min(timeout, LONGEST)
 
     async def obtain(self, slot: Slot | None, verdict: Any) -> Any:
@@ -76,7 +73,7 @@ class Waiter:
             return pool._step(self._serve, slot, verdict)
         except BaseException:
             self.over = True  # first: what follows may be broken off, too
-            pool._step(self._give_up)
+            pool._step(pool._give_up, self.claim)
             self.claim.waiter = None  # no cycle
             raise
 
@@ -114,8 +111,6 @@ class Waiter:
         pool, claim = self._pool, self.claim
         if claim.state is FAILED or pool._core.phase is CLOSED:
             self._revoked(slot)
-        if self._timer is not None:
-            self._stop_timer()
         now = pool._time()
         resource = slot.resource  # a subscriber may discard it
         pool._core.hold(claim, slot, now, now - claim.began)
@@ -194,10 +189,6 @@ class Waiter:
         if waits:
             self._pool._advance()  # something may be free long before an async destructor is done
 
-    def _give_up(self) -> None:
-        self._stop_timer()
-        self._pool._give_up(self.claim)
-
     # -- before_acquire --------------------------------------------------------------------------
 
     def _show(self, slot: Slot) -> Any:
@@ -265,29 +256,21 @@ class Waiter:
         loop = pool._loop
         assert loop is not None
         self._future = future = loop.create_future()
-        if deadline is not None and self._timer is None:
-            self._timer = pool._deadlines.add(loop, deadline, self._expire)
+        if deadline is not None:
+            pool._core.add_deadline(self.claim)
+            if deadline < pool._core.alarm_at:
+                pool._set_alarm(deadline)
         return future
 
     def _interrupted(self, error: BaseException) -> None:
         """While suspended: everything is passed on."""
         self._future = None
-        self._stop_timer()
+        self._pool._core.remove_deadline(self.claim)
         self.over = True  # unless it is seen to later, as soon as that is safe
         self._pool._interrupted(self.claim, isinstance(error, GeneratorExit))
         self.over = self.claim.state not in (ASKING, WAITING, GRANTED)
         if self.over:
             self.claim.waiter = None  # no cycle
-
-    def _expire(self) -> None:
-        self._timer = None
-        if self.claim.state is ClaimState.WAITING or self.inspection is not None:
-            self._pool._step(self._pool._time_out, self.claim)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._pool._deadlines.remove(self._timer)
-            self._timer = None
 
     def wake(self) -> None:
         future = self._future
