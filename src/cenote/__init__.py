@@ -9,6 +9,8 @@ from ._fast import Acquire
 from .breaker import CircuitBreakerStrategy, ConsecutiveFailures, FailureRate
 from .errors import (
     AcquireTimeoutError,
+    CreateTimeoutError,
+    HookTimeoutError,
     NotAcquiredError,
     PoolClosedError,
     PoolDeadlockError,
@@ -34,18 +36,18 @@ __version__ = "0.1.0"
 
 
 def get_include() -> str:
-    """The directory of `cenote.h`, for extensions that use the C API."""
+    """Return the directory of `cenote.h`, for extensions that use the C API."""
     return os.path.join(os.path.dirname(__file__), "include")
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The five characters of SQLSTATE that a driver's error carries, or None."""
+    """Return the five-character SQLSTATE of a driver's error, or None if it has none."""
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) and len(state) == 5 else None
 
 
 def __getattr__(name: str) -> object:
-    """What watches is imported when somebody asks for it."""
+    """Import the dashboard lazily, on first access."""
     if name in ("dashboard", "serve_dashboard"):
         found: object = getattr(import_module(".extras.dashboard", __name__), name)
         globals()[name] = found
@@ -59,9 +61,11 @@ __all__ = [
     "CircuitBreakerStrategy",
     "CircuitState",
     "ConsecutiveFailures",
+    "CreateTimeoutError",
     "Database",
     "FailureRate",
     "Holder",
+    "HookTimeoutError",
     "NotAcquiredError",
     "Pool",
     "PoolClosedError",

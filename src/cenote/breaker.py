@@ -1,4 +1,4 @@
-"""The circuit breaker: what a strategy is, and the two that are built in."""
+"""The circuit breaker: the protocol of strategies, and the two built-in ones."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from typing import Any, Protocol, runtime_checkable
 from .options import duration, number, whole
 from .states import CircuitState
 
-JITTER = 0.1  # a recovery comes up to this part earlier, so that many processes do not come at once
-BUCKETS = 60  # parts of a window; an outcome is forgotten at most one part early
+JITTER = 0.1  # fraction by which a recovery may start early, so that processes do not align
+BUCKETS = 60  # parts of a window; an outcome expires at most one part early
 
 
 @runtime_checkable
 class CircuitBreakerStrategy(Protocol):
-    """Hears of successes and failures, and switches the pool by `source.deactivate()` and so on.
+    """A policy that receives successes and failures and switches the pool it is called with.
 
-    It may also have `should_recover() -> bool`, asked when an acquire meets INACTIVE; without it
-    recovery is manual. And it may have `retry_after() -> float | None`, which is asked at any time
-    and changes nothing: the seconds until `should_recover()` would say yes, None if it never would
-    by itself.
+    It switches by `source.activate()`, `source.deactivate()` and `source.recover()`. It may also
+    have `should_recover() -> bool`, which is called when an acquire finds the breaker INACTIVE;
+    without it recovery is manual. And it may have `retry_after() -> float | None`, which must
+    have no side effects: the seconds until `should_recover()` returns True, or None if it never
+    will by itself.
     """
 
     def report_success(self, source: Any, /) -> object:
-        """A resource of this pool was accepted on release."""
+        """Record that a resource of this pool was accepted on release."""
 
     def report_failure(self, source: Any, error: BaseException, /) -> object:
-        """One was rejected on release or discarded with an error, or the factory failed."""
+        """Record that a resource was rejected or discarded with an error, or the factory failed."""
 
 
 class Recovery:
-    """When to try again, and when to trust again: the part that the built-in strategies share."""
+    """The recovery that both built-in strategies share: when to probe, and when to close again."""
 
     def __init__(
         self,
@@ -50,16 +51,18 @@ class Recovery:
                 f"max_recovery_timeout ({max_recovery_timeout}) must not be less than "
                 f"recovery_timeout ({recovery_timeout})"
             )
-        self._timeout = self.recovery_timeout  # of the present outage; doubles
+        self._timeout = (
+            self.recovery_timeout
+        )  # of the current outage; doubles with every failed recovery
         self._retry_at: float | None = None  # None: not opened by this strategy
-        self._successes = 0  # in the present recovery
+        self._successes = 0  # in the current recovery
 
     def should_recover(self) -> bool:
-        """Whether the recovery timeout is over. Never, if somebody else deactivated the pool."""
+        """Return whether the recovery timeout is over; False if the breaker was opened by hand."""
         return self._retry_at is not None and now() >= self._retry_at
 
     def retry_after(self) -> float | None:
-        """Seconds until the recovery timeout is over; None if this strategy did not open."""
+        """Return the seconds until the recovery timeout is over; None if this did not open."""
         return None if self._retry_at is None else max(0.0, self._retry_at - now())
 
     def report_success(self, source: Any, /) -> None:
@@ -90,11 +93,11 @@ class Recovery:
         source.deactivate()
 
     def _count_success(self) -> bool:
-        """Note a success; True: too many have failed all the same."""
+        """Count a success; return True if the failure rate is still too high."""
         raise NotImplementedError
 
     def _count_failure(self) -> bool:
-        """Note a failure; True: that is one too many."""
+        """Count a failure; return True if the breaker has to open."""
         raise NotImplementedError
 
     def _forget(self) -> None:
@@ -102,8 +105,11 @@ class Recovery:
 
 
 class ConsecutiveFailures(Recovery):
-    """Opens after so many failures in a row; tries again after `recovery_timeout`, which doubles
-    with every failed recovery."""
+    """A strategy that opens after `failure_threshold` failures in a row.
+
+    It probes again after `recovery_timeout` seconds. Every failed recovery doubles that time, up
+    to `max_recovery_timeout`; `success_threshold` successes in a row close the breaker.
+    """
 
     def __init__(
         self,
@@ -134,9 +140,12 @@ class ConsecutiveFailures(Recovery):
 
 
 class FailureRate(Recovery):
-    """Opens when too large a part of the calls in a sliding window failed: looked at after every
-    call, failed or not, once there are `minimum_calls`. Tries again after `recovery_timeout`, which
-    doubles with every failed recovery."""
+    """A strategy that opens when `threshold` of the calls in a sliding window failed.
+
+    The rate is computed after every call, once the last `window` seconds have `minimum_calls`. It
+    probes again after `recovery_timeout` seconds. Every failed recovery doubles that time, up to
+    `max_recovery_timeout`; `success_threshold` successes in a row close the breaker.
+    """
 
     def __init__(
         self,
@@ -179,7 +188,7 @@ class FailureRate(Recovery):
         return self._calls >= self.minimum_calls and self._failures >= self.threshold * self._calls
 
     def _bucket(self) -> _Bucket:
-        """The bucket of this moment; those that left the window are dropped on the way."""
+        """Return the bucket of the current time, and drop those that have left the window."""
         moment = now()
         width = self.window / BUCKETS
         oldest = (moment - self.window) // width
@@ -198,6 +207,8 @@ class FailureRate(Recovery):
 
 
 class _Bucket:
+    """The outcomes of one part of the window."""
+
     __slots__ = ("failures", "index", "successes")
 
     def __init__(self, index: float) -> None:
@@ -207,7 +218,7 @@ class _Bucket:
 
 
 def now() -> float:
-    """The clock of the running loop, so that tests can move it; without a loop the plain one."""
+    """Return the time of the running loop, which tests can move; without a loop, monotonic time."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -215,6 +226,11 @@ def now() -> float:
 
 
 def check_strategy(value: Any) -> CircuitBreakerStrategy | None:
+    """Return the strategy, or None.
+
+    Raises:
+        TypeError: The value is a class, or lacks a method of `CircuitBreakerStrategy`.
+    """
     if isinstance(value, type):
         raise TypeError(
             f"strategy must be an object, not the class {value.__name__}: "

@@ -1,4 +1,4 @@
-"""Questions about the program around an acquire: where it was called, how its block was left."""
+"""Where an acquire was called, and whether leaving its block may have interrupted the use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _ASYNCIO = os.path.dirname(os.path.abspath(asyncio.__file__)) + os.sep
 _CONTEXTLIB = contextlib.__file__
 
-_internal: dict[str, bool] = {}  # file name -> whether it is of cenote, asyncio or contextlib
+_internal: dict[str, bool] = {}  # file name -> whether it belongs to cenote, asyncio or contextlib
 
 
 def caller(frame: FrameType) -> tuple[CodeType, int]:
-    """Code and instruction of the first frame outside cenote, asyncio and contextlib."""
+    """Return code and instruction of the first frame outside cenote, asyncio and contextlib."""
     found: FrameType | None = frame
     while found is not None:
         if not _is_own(found.f_code):
@@ -24,8 +24,8 @@ def caller(frame: FrameType) -> tuple[CodeType, int]:
     return frame.f_code, frame.f_lasti
 
 
-def depth(frame: FrameType) -> int:
-    """The stack level of that frame, as warnings count it from this one."""
+def user_stacklevel(frame: FrameType) -> int:
+    """Return the `stacklevel` at which `warnings.warn` blames the first frame of the program."""
     level, found = 1, frame
     while _is_own(found.f_code) and found.f_back is not None:
         level, found = level + 1, found.f_back
@@ -33,11 +33,12 @@ def depth(frame: FrameType) -> int:
 
 
 def may_have_interrupted_use(error: BaseException) -> bool:
-    """Whether a block left by this error may have left half a conversation on its resource.
+    """Return whether a block that ended with this error may have left its resource half used.
 
-    So it is with anything that is no Exception (a cancellation first of all), with a cancellation
-    in the chain of causes and contexts (an inner timeout), and with a group: a task group cancels
-    the siblings of the task that failed, and those may have been using the resource.
+    This holds for a BaseException that is not an Exception, above all a cancellation; for an
+    error with a cancellation among its causes and contexts, such as an inner timeout; and for an
+    exception group, because a task group cancels the siblings of the task that failed, and those
+    may have been using the resource.
     """
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]

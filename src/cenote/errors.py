@@ -1,4 +1,4 @@
-"""Every exception of cenote, and the words it says."""
+"""Every exception of cenote, and the functions that word its messages."""
 
 from __future__ import annotations
 
@@ -14,46 +14,55 @@ HOLDERS_SHOWN = 10  # how many holders a message lists; error.holders has them a
 
 
 class PoolError(Exception):
-    """The base of all errors that a pool raises."""
+    """The base class of all errors that a pool raises."""
 
 
 class PoolClosedError(PoolError):
-    """The pool is closed, or is being drained."""
+    """The pool is closed or draining."""
 
 
 class ServiceUnavailableError(PoolError):
-    """The circuit breaker is open: the backend is not asked."""
+    """The circuit breaker is open, so the backend is not called."""
 
 
 class PoolOverloadedError(PoolError):
-    """More tasks wait than `max_waiting` allows."""
+    """`max_waiting` acquires are waiting already."""
 
 
 class PoolDeadlockError(PoolError):
-    """Every holder waits for the pool itself, so nobody could ever release; or an inner block of a
-    shared transaction waits for a task that waits for the end of that block."""
+    """A deadlock was found.
+
+    Either every resource is held by a task that itself waits for the pool, or an inner block of
+    a shared transaction waits for a task that waits for the end of that block.
+    """
 
 
 class NotAcquiredError(PoolError, ValueError):
-    """The resource is not out: foreign, or released before. Also the use of a connection after the
-    block of `Database.connection()` that gave it."""
+    """The resource is not held: it is foreign, or it was released before.
+
+    It is also raised by the use of a connection after the `Database.connection()` block has ended.
+    """
 
 
 class CreateTimeoutError(PoolError, TimeoutError):
-    """The factory took longer than `create_timeout`."""
+    """The factory took longer than `create_timeout`. `acquire()` raises it."""
 
 
 class HookTimeoutError(PoolError, TimeoutError):
-    """A hook took longer than its timeout."""
+    """A hook took longer than `hook_timeout`, or the destructor than `destructor_timeout`.
+
+    It is reported to the strategy and to subscribers.
+    """
 
 
 class AcquireTimeoutError(PoolError, TimeoutError):
-    """No resource within the timeout; `__cause__` is the last error of the factory meanwhile.
+    """No resource became available within the timeout.
 
-    It can always be pickled; what is held is not in the pickle.
+    `__cause__` is the last error of the factory during the wait, if there was one. The error can
+    always be pickled; a pickle does not contain the resources of the holders.
 
     Attributes:
-        holders: Who has them, longest first.
+        holders: The holders of the resources, the longest first.
     """
 
     def __init__(self, message: str, holders: Sequence[Holder[Any]] = ()) -> None:
@@ -65,25 +74,25 @@ class AcquireTimeoutError(PoolError, TimeoutError):
 
 
 class TransactionLostError(PoolError):
-    """A transaction ended behind the back of its block.
+    """A transaction ended before its block did, for example because the connection was lost.
 
     Attributes:
-        outcome: `"rolled_back"`, `"committed"`, or `"unknown"` if nobody can know.
+        outcome: `"rolled_back"`, `"committed"`, or `"unknown"` if it cannot be known.
     """
 
     def __init__(self, message: str, outcome: str = "unknown") -> None:
         super().__init__(message)
-        self.outcome = outcome  # "rolled_back", "committed" or "unknown"
+        self.outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.outcome)
 
 
 class SessionLostError(PoolError):
-    """The connection was lost on which the task had changed the session.
+    """The task lost the connection whose session it had changed.
 
     Attributes:
-        reason: What had changed it, such as `"SET"`.
+        reason: What had changed the session, such as `"SET"`.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -95,19 +104,25 @@ class SessionLostError(PoolError):
 
 
 class TransactionClosedError(PoolError):
-    """The transaction of this handle is over."""
+    """The transaction of this handle has ended."""
 
 
 class TransactionScopeWarning(UserWarning):
-    """A task that was started inside a transaction uses the database outside of it."""
+    """A task that was started inside a transaction uses the database outside it."""
 
 
 class Undone(PoolError):
-    """A creation was called off by the pool itself; never seen outside."""
+    """The pool cancelled a creation. It never leaves the package."""
 
 
 class IllegalTransition(RuntimeError):
-    """An event that the present state does not know: a bug in cenote, or a misuse of its core."""
+    """An event that is not possible in the current state: a bug in cenote, or a misuse of its core.
+
+    Attributes:
+        machine: The state machine, such as `"slot"`.
+        state: Its current state.
+        event: The event.
+    """
 
     def __init__(self, machine: str, state: object, event: str) -> None:
         super().__init__(f"{machine}: {event!r} is not possible in state {state}")
@@ -117,11 +132,12 @@ class IllegalTransition(RuntimeError):
 
 
 def label(name: str | None) -> str:
+    """Return how messages call a pool of this name."""
     return "pool" if name is None else f"pool {name!r}"
 
 
 def seconds(value: float) -> str:
-    """`0.09 ms`, `2.5 ms`, `0.25 s`, `5.0 s`, `42 s`: as many digits as a person needs."""
+    """Return a duration for people: `0.09 ms`, `2.5 ms`, `0.25 s`, `5.0 s`, `42 s`."""
     if value >= 10:
         return f"{value:.0f} s"
     if value >= 1 or value <= 0:
@@ -132,13 +148,14 @@ def seconds(value: float) -> str:
 
 
 def describe(holder: Holder[Any]) -> str:
+    """Return task, time, place and reason of a holder, in words."""
     where = "" if holder.file is None else f" ({holder.file}:{holder.line})"
     why = "" if holder.reason is None else f", {holder.reason}"
     return f"task {holder.task!r} for {seconds(holder.seconds)}{where}{why}"
 
 
 def held_by(holders: Sequence[Holder[Any]]) -> str:
-    """The part of a message that names the longest holders; empty if there are none."""
+    """Return the part of a message that names the longest holders; empty if there are none."""
     if not holders:
         return ""
     shown = "; ".join(describe(holder) for holder in holders[:HOLDERS_SHOWN])
@@ -155,7 +172,7 @@ def acquire_timeout(
     *,
     circle: bool,
 ) -> AcquireTimeoutError:
-    """`held`: what `held_by` says of the holders."""
+    """Return the error of an acquire; `held` is the result of `held_by` for the holders."""
     active, idle, waiting = counts
     text = (
         f"{label(name)}: no resource within {seconds(timeout)} "
@@ -265,7 +282,7 @@ def async_hook(name: str | None) -> PoolError:
 
 
 def _short(resource: object) -> str:
-    """The type, not the repr: a repr may show a password."""
+    """Return type and identity, not the repr, which may show a password."""
     return f"<{type(resource).__qualname__} at {id(resource):#x}>"
 
 

@@ -1,4 +1,4 @@
-"""What a resource is: the five hooks, sync or async, and their verdicts."""
+"""The types of the five hooks, sync or async, and what they return."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Hook: TypeAlias = Callable[[T], Verdict | Awaitable[Verdict]]
 
 
 def is_async(function: Callable[..., Any] | None) -> bool:
-    """Whether calling this surely gives an awaitable. A plain function may still return one."""
+    """Return whether a call is sure to give an awaitable; a plain function may still give one."""
     while isinstance(function, partial):
         function = function.func
     if function is None:
         return False
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        type(function).__call__  # of an instance: a class makes one, whatever calling that does
+        type(function).__call__  # of an instance; calling a class makes an instance
     )
 
 
 def is_awaitable(value: object) -> bool:
-    """`inspect.isawaitable`, without its price for the common case."""
+    """Return what `inspect.isawaitable` does, at a lower cost in the common case."""
     if hasattr(type(value), "__await__"):
         return True
     return isinstance(value, GeneratorType) and inspect.isawaitable(value)
 
 
 def drop(awaitable: object) -> bool:
-    """Give up an awaitable that was never started; False if that cannot be done."""
+    """Close a coroutine that was never started; return False for any other awaitable."""
     if isinstance(awaitable, CoroutineType):
         awaitable.close()
         return True

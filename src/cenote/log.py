@@ -1,4 +1,4 @@
-"""The log lines of cenote: `log()` writes every one of them, and no line breaks off what is done.
+"""Logging: `log()` writes every line of cenote and never raises.
 
 Most lines are written in the middle of a step of a pool. A handler, filter, formatter or
 LogRecordFactory of the program that raises there must not cost a slot.
@@ -18,7 +18,7 @@ from typing import Any, Final
 from .mask import masked
 
 logger: Final = logging.getLogger("cenote")
-PREFIX: Final = "cenote_"  # of our attributes of a record, so that they are nobody else's
+PREFIX: Final = "cenote_"  # of our attributes of a LogRecord, to avoid collisions
 NO_FIELDS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
@@ -30,33 +30,41 @@ def log(
     fields: Mapping[str, object] = NO_FIELDS,
     to: logging.Logger = logger,
     loop: asyncio.AbstractEventLoop | None = None,
-    depth: int = 1,
+    stacklevel: int = 1,
 ) -> None:
-    """Log one line, without credentials in it. Nothing is raised, whatever the handlers do.
+    """Log one line with credentials masked. It raises nothing, whatever the handlers do.
 
-    `error` is shown with its traceback. `fields` become attributes of the record, each with
-    `cenote_` before its name; the class of the error is one of them. `depth` says how many frames
-    above this one the line is from. What a handler raises goes to stderr, as logging does it with
-    errors of its own; KeyboardInterrupt and SystemExit are raised in a step of their own, see
-    `raise_later`, for which `loop` is used if none runs.
+    An exception of a handler is written to stderr, as `logging` does with its own errors.
+    KeyboardInterrupt and SystemExit are raised later, by `raise_later`.
+
+    Args:
+        level: The level, as in `logging`.
+        text: The message, with `%` placeholders for the arguments.
+        arguments: The values of the placeholders.
+        error: An exception that is shown with its traceback.
+        fields: Attributes of the record; each name gets the prefix `cenote_`. The class of the
+            error is one of them.
+        to: The logger.
+        loop: The loop for `raise_later` if none is running.
+        stacklevel: How many frames above this one the line is attributed to.
     """
     try:
         if to.isEnabledFor(level):
             if error is not None:
                 fields = {"error": type(error).__name__, **fields}
-            frame = sys._getframe(depth)
+            frame = sys._getframe(stacklevel)
             to.handle(_record(to, level, frame, text, arguments, error, fields))
     except (KeyboardInterrupt, SystemExit) as raised:
         raise_later(raised, loop)
     except BaseException as raised:
         try:
             _complain(raised)
-        except Exception:  # nobody is left to tell: stderr is gone, or the stack is used up
+        except Exception:  # stderr is gone, or the stack is used up: nothing is left to do
             pass
 
 
 def raise_later(error: BaseException, loop: asyncio.AbstractEventLoop | None) -> None:
-    """End the program by this error in a step of its own. Without an open loop: here."""
+    """Raise this error in a later step of the loop; without an open loop, raise it here."""
     loop = asyncio._get_running_loop() or loop
     if loop is None or loop.is_closed():
         raise error
@@ -72,30 +80,30 @@ def _record(
     error: BaseException | None,
     fields: Mapping[str, object],
 ) -> logging.LogRecord:
-    said = text % arguments if arguments else text
-    shown = masked(said)
-    if shown != said:
+    message = text % arguments if arguments else text
+    shown = masked(message)
+    if shown != message:
         text, arguments = shown, ()
     traceback = hidden = None
     if error is not None:
-        told = "".join(format_exception(error)).rstrip("\n")
-        hidden = masked(told)
-        if hidden == told:  # else whoever formats the exception again would show it
+        lines = "".join(format_exception(error)).rstrip("\n")
+        hidden = masked(lines)
+        if hidden == lines:  # else a formatter that formats the exception again would show it
             traceback, hidden = (type(error), error, error.__traceback__), None
     code = frame.f_code
     record = to.makeRecord(
         to.name, level, code.co_filename, frame.f_lineno, text, arguments, traceback, code.co_name
     )
     record.exc_text = hidden or record.exc_text
-    # Not by `extra`: that refuses names which a LogRecordFactory has set.
+    # Not `extra`: it refuses names that a LogRecordFactory has set.
     record.__dict__.update({PREFIX + name: value for name, value in fields.items()})
     return record
 
 
 def _complain(raised: BaseException) -> None:
     if logging.raiseExceptions and sys.stderr is not None:
-        told = masked("".join(format_exception(raised)))
-        sys.stderr.write(f"--- Logging error in cenote ---\n{told}")
+        lines = masked("".join(format_exception(raised)))
+        sys.stderr.write(f"--- Logging error in cenote ---\n{lines}")
 
 
 def _raise(error: BaseException) -> None:

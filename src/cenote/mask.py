@@ -1,4 +1,4 @@
-"""What is shown of texts that others have written: no credentials in them."""
+"""Mask credentials in texts that come from outside, such as error messages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Final
 HIDDEN: Final = "***"
 LONGEST: Final = 1000  # characters that are shown of an error
 
-# Every expression here takes time in proportion to the text, whatever is in it: the text may be
-# what a server has answered.
+# Every expression here takes linear time, whatever the text is: it may come from a server.
 _WORD = re.compile(r"\S+")
 _QUOTED: Final = r"""[bru]{0,2} (?: "(?:\\.|[^"\\])*+"? | '(?:\\.|[^'\\])*+'? )"""
 _NAMED = re.compile(
@@ -17,7 +16,7 @@ _NAMED = re.compile(
         \w* (?: passw(?:or)?d | passphrase | pwd | secret | token | credentials?
               | (?: api | access | secret | private | encryption | signing | account )[_-]?key )
         ["']? \s* [=:] \s*
-        (?! (?:yes|no) \) )      # "(using password: YES)" says nothing
+        (?! (?:yes|no) \) )      # "(using password: YES)" gives nothing away
       ) (?: {_QUOTED} | [^\s,;&)]+ )"""
 )
 _AUTHORIZATION = re.compile(
@@ -29,7 +28,7 @@ _IN_SQL = re.compile(
 
 
 def masked(text: str) -> str:
-    """The text without what looks like credentials: in URLs, and after names such as `password`."""
+    """Return the text with credentials masked: in URLs, and after names such as `password`."""
     if "://" in text and "@" in text:
         text = _WORD.sub(_mask_urls, text)
     text = _AUTHORIZATION.sub(rf"\1{HIDDEN}", text)
@@ -38,11 +37,14 @@ def masked(text: str) -> str:
 
 
 def explained(error: BaseException) -> str:
-    """`ConnectionError: refused by amqp://***@host`: the class and the text, masked and bounded."""
+    """Return class and text of an error, masked and at most `LONGEST` characters long.
+
+    For example `ConnectionError: refused by amqp://***@host`.
+    """
     kind = type(error).__name__
     try:
         said = str(error)
-    except Exception:  # it is somebody else's class
+    except Exception:  # a `__str__` of another package
         said = ""
     if not said:
         return kind
@@ -51,7 +53,7 @@ def explained(error: BaseException) -> str:
 
 
 def _mask_urls(word: re.Match[str]) -> str:
-    """Hide what is between `://` and the last `@`, unless that `@` is in the path."""
+    """Mask what is between `://` and the last `@`, unless that `@` is in the path."""
     scheme, *urls = word[0].split("://")
     return "://".join([scheme, *map(_mask_user, urls)])
 

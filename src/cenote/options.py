@@ -1,4 +1,4 @@
-"""The checks of arguments: each names the argument and says what would be right."""
+"""Checks of arguments: an error names the argument and says which values are valid."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, Final
 
 
 class Unset:
-    """The type of UNSET: "not given", where None means something."""
+    """The type of `UNSET`, which means "not given" where None is a value."""
 
     def __repr__(self) -> str:
         return "<unset>"
 
 
 UNSET: Final = Unset()
-MOST: Final = 2**62  # of any whole number: what the native core can count
+MOST: Final = 2**62  # the largest whole number that the native core can count
 
-# What other pools call it, where the spelling does not lead there.
+# Names of the same options in other pools, where the spelling is too different to guess.
 ELSEWHERE: Final = {
     "timeout": "acquire_timeout", "pool_timeout": "acquire_timeout",
     "size": "max_size", "pool_size": "max_size", "max_connections": "max_size",
@@ -35,6 +35,12 @@ ELSEWHERE: Final = {
 
 
 def number(name: str, value: Any) -> float:
+    """Return the value as a float.
+
+    Raises:
+        TypeError: The value is not a number.
+        ValueError: The value is not a number that fits, such as nan.
+    """
     if isinstance(value, bool | str | bytes) or not (
         hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
     ):
@@ -49,7 +55,7 @@ def number(name: str, value: Any) -> float:
 
 
 def duration(name: str, value: Any) -> float:
-    """Seconds: finite, 0 or more."""
+    """Return seconds: finite, 0 or more."""
     result = number(name, value)
     if result < 0:
         raise ValueError(f"{name} must be 0 or more seconds, not {value!r}")
@@ -59,7 +65,7 @@ def duration(name: str, value: Any) -> float:
 
 
 def optional_duration(name: str, value: Any) -> float | None:
-    """Seconds, or None for no limit; infinity is no limit, too."""
+    """Return seconds, or None for no limit, which infinity means as well."""
     if value is None:
         return None
     result = number(name, value)
@@ -69,6 +75,7 @@ def optional_duration(name: str, value: Any) -> float | None:
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
+    """Return the value as an int from `least` to `MOST`."""
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
     result = operator.index(value)
@@ -80,42 +87,54 @@ def whole(name: str, value: Any, *, least: int) -> int:
 
 
 def optional_whole(name: str, value: Any, *, least: int) -> int | None:
+    """Return the value as `whole` does, or None."""
     return None if value is None else whole(name, value, least=least)
 
 
 def flag(name: str, value: Any) -> bool:
+    """Return the value, which must be True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
     return value
 
 
 def text(name: str, value: Any) -> str | None:
+    """Return the value, which must be a string or None."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name} must be a string or None, not {type(value).__name__}")
     return value
 
 
 def function(name: str, value: Any) -> Callable[..., Any]:
+    """Return the value, which must be callable."""
     if not callable(value):
         raise TypeError(f"{name} must be callable, not {type(value).__name__}")
     return value  # type: ignore[no-any-return]
 
 
 def optional_function(name: str, value: Any) -> Callable[..., Any] | None:
+    """Return the value, which must be callable or None."""
     return None if value is None else function(name, value)
 
 
 def unknown(owner: str, given: Iterable[str], known: Collection[str]) -> TypeError:
-    """The error for options that the owner does not have, each with the nearest that it has."""
+    """Return the error for unknown options; each is shown with the nearest known one."""
     return TypeError(f"{owner} has no option {', '.join(nearest(name, known) for name in given)}")
 
 
 def nearest(name: str, known: Collection[str]) -> str:
+    """Return the unknown name, quoted, with the known name that was probably meant."""
     near = [ELSEWHERE[name]] if ELSEWHERE.get(name) in known else get_close_matches(name, known, 1)
     return f"{name!r} (did you mean {near[0]}?)" if near else repr(name)
 
 
 def sizes(min_size: Any, max_size: Any) -> tuple[int, int]:
+    """Return both sizes, checked.
+
+    Raises:
+        TypeError: One of them is not a whole number.
+        ValueError: One of them is out of range, or min_size is larger than max_size.
+    """
     least, most = (
         whole("min_size", min_size, least=0),
         whole("max_size", max_size, least=1),
@@ -127,7 +146,7 @@ def sizes(min_size: Any, max_size: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options of one pool, checked. Sizes are of the beginning: they may be changed later."""
+    """The checked options of one pool. The sizes are the initial ones: `resize()` changes them."""
 
     factory: Callable[..., Any]
     destructor: Callable[..., Any] | None
@@ -153,7 +172,7 @@ class Settings:
 
     @classmethod
     def check(cls, **given: Any) -> Settings:
-        """Check every option; the first bad one raises, naming it."""
+        """Check every option and return the settings; the error names the first invalid one."""
         checked = {name: check(name, given[name]) for name, check in _CHECKS.items()}
         checked["min_size"], checked["max_size"] = sizes(given["min_size"], given["max_size"])
         return cls(**checked)

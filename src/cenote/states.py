@@ -1,14 +1,14 @@
-"""The states, and the law of their transitions.
+"""The states, and the table of their transitions.
 
 Three machines run in the core, and one in the breaker:
 
-- A *slot* is one place in the pool. It is born with the right to create a resource (OPENING) and
-  ends when that resource is gone; its number is what `max_size` bounds.
-- A *claim* is one acquire: first it may wait for a slot, then it holds one.
+- A *slot* is one place in the pool. It begins as the permit to create a resource (OPENING) and
+  ends when that resource is gone; `max_size` bounds the number of slots.
+- A *claim* is one acquire: it may wait for a slot, then it holds one.
 - The *pool* itself opens, may drain, and closes.
-- The *circuit* lets acquires pass, refuses them, or tries a few.
+- The *circuit* lets acquires pass, refuses them, or lets a few pass as probes.
 
-`TRANSITIONS` is the whole law: an event that a state does not list raises `IllegalTransition` and
+`TRANSITIONS` is complete: an event that is not listed for a state raises `IllegalTransition` and
 changes nothing. The diagrams in `docs/` are drawn from it.
 """
 
@@ -27,8 +27,10 @@ class State(Enum):
 
 
 class SlotState(State):
+    """The states of a slot."""
+
     OPENING = "opening"  # the factory runs, or may run: a permit
-    RESERVED = "reserved"  # in the pool's own hands: on its way to or from somebody, or in a hook
+    RESERVED = "reserved"  # between two owners, or in a hook
     IDLE = "idle"
     LEASED = "leased"
     CLOSING = "closing"  # the destructor runs
@@ -36,9 +38,11 @@ class SlotState(State):
 
 
 class ClaimState(State):
+    """The states of a claim."""
+
     ASKING = "asking"
     WAITING = "waiting"
-    GRANTED = "granted"  # a slot is reserved for it; it has not run yet, or a hook looks at it
+    GRANTED = "granted"  # a slot is reserved for it, and its task has not run since
     HOLDING = "holding"
     ENDED = "ended"
     FAILED = "failed"
@@ -46,6 +50,8 @@ class ClaimState(State):
 
 
 class Phase(State):
+    """The states of a pool."""
+
     NEW = "new"
     OPEN = "open"
     DRAINING = "draining"
@@ -53,17 +59,17 @@ class Phase(State):
 
 
 class CircuitState(StrEnum):
-    """Whether acquires reach the backend.
+    """The states of the circuit breaker.
 
     Attributes:
-        ACTIVE: All pass.
-        INACTIVE: None pass; they fail at once.
-        RECOVERING: A few pass, to find out.
+        ACTIVE: Every acquire passes (the breaker is closed).
+        INACTIVE: Every acquire fails immediately (the breaker is open).
+        RECOVERING: A few acquires pass as probes (the breaker is half-open).
     """
 
-    ACTIVE = "ACTIVE"  # all pass
-    INACTIVE = "INACTIVE"  # none pass
-    RECOVERING = "RECOVERING"  # a few pass, to find out
+    ACTIVE = "ACTIVE"
+    INACTIVE = "INACTIVE"
+    RECOVERING = "RECOVERING"
 
 
 Transitions = Mapping[tuple[Enum, str], Enum]

@@ -301,7 +301,7 @@ class Bound(Stepping[T], Generic[T]):
         """Log a line about this pool, whose repr comes first in it. Nothing is raised."""
         fields["pool"] = self._name
         log(level, f"%r: {text}", self, *arguments,
-            error=error, fields=fields, loop=self._loop, depth=2)  # fmt: skip
+            error=error, fields=fields, loop=self._loop, stacklevel=2)  # fmt: skip
 
     def _changed(self) -> None:
         """Wake those who wait in open()."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from .. import errors
-from ..caller import depth
+from ..caller import user_stacklevel
 from ..errors import PoolError, TransactionScopeWarning
 from ..hooks import is_awaitable
 from ..log import log
@@ -243,7 +243,9 @@ class LoopDatabase:
             if self.database._child_tasks == "error":
                 raise TransactionScopeWarning(text)
             forget_scope(self)  # once for each task
-            warnings.warn(TransactionScopeWarning(text), stacklevel=depth(sys._getframe()))
+            warnings.warn(
+                TransactionScopeWarning(text), stacklevel=user_stacklevel(sys._getframe())
+            )
             return
 
     async def bound_session(self, *, private: bool = False) -> Session:
