@@ -223,24 +223,3 @@ def now() -> float:
         return asyncio.get_running_loop().time()
     except RuntimeError:
         return time.monotonic()
-
-
-def check_strategy(value: Any) -> CircuitBreakerStrategy | None:
-    """Return the strategy, or None.
-
-    Raises:
-        TypeError: The value is a class, or lacks a method of `CircuitBreakerStrategy`.
-    """
-    if isinstance(value, type):
-        raise TypeError(
-            f"strategy must be an object, not the class {value.__name__}: "
-            f"write strategy={value.__name__}(...)"
-        )
-    if value is not None:
-        for method in ("report_success", "report_failure"):
-            if not callable(getattr(value, method, None)):
-                raise TypeError(
-                    f"strategy must have report_success(source) and report_failure(source, error), "
-                    f"{type(value).__name__} has no {method}()"
-                )
-    return value  # type: ignore[no-any-return]

@@ -1,14 +1,25 @@
-"""Checks of arguments: an error names the argument and says which values are valid."""
+"""The options of a pool, each once, and the checks of arguments.
+
+A check returns the value, or raises an error that names the argument and says what would be right.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Final
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar
+
+from .hooks import Hook
+
+if TYPE_CHECKING:
+    from .breaker import CircuitBreakerStrategy
+
+T = TypeVar("T")
 
 
 class Unset:
@@ -144,15 +155,29 @@ def sizes(min_size: Any, max_size: Any) -> tuple[int, int]:
     return least, most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The checked options of one pool. The sizes are the initial ones: `resize()` changes them."""
+def strategy(name: str, value: Any) -> CircuitBreakerStrategy | None:
+    """Check the strategy of a circuit breaker: None, or an object with the two report methods.
 
-    factory: Callable[..., Any]
-    destructor: Callable[..., Any] | None
-    healthcheck: Callable[..., Any] | None
-    before_acquire: Callable[..., Any] | None
-    before_release: Callable[..., Any] | None
+    Raises `TypeError` for anything else, a class instead of an object included.
+    """
+    if isinstance(value, type):
+        raise TypeError(
+            f"{name} must be an object, not the class {value.__name__}: "
+            f"write {name}={value.__name__}(...)"
+        )
+    if value is not None:
+        for method in ("report_success", "report_failure"):
+            if not callable(getattr(value, method, None)):
+                raise TypeError(
+                    f"{name} must have report_success(source) and report_failure(source, error), "
+                    f"{type(value).__name__} has no {method}()"
+                )
+    return value  # type: ignore[no-any-return]
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options that `Pool` and `Database` share; `docs/reference/options.md` explains them."""
+
     min_size: int
     max_size: int
     healthcheck_interval: float
@@ -166,36 +191,80 @@ class Settings:
     max_uses: int | None
     hold_warning: float | None
     lifo: bool
+    strategy: CircuitBreakerStrategy | None
     recovering_limit: int
     reuse_after_cancel: bool
     name: str | None
 
+
+class PoolOptions(CommonOptions, Generic[T], total=False):
+    """The options of `Pool[T]`: the common ones, and the hooks."""
+
+    destructor: Hook[T] | None
+    healthcheck: Hook[T] | None
+    before_acquire: Hook[T] | None
+    before_release: Hook[T] | None
+
+
+def _option(check: Callable[[str, Any], Any], default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"check": check})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options of one pool, checked: each with its check and its default.
+
+    Sizes and strategy are the initial ones: they may be changed later.
+    """
+
+    factory: Callable[..., Any] = _option(function)
+    destructor: Callable[..., Any] | None = _option(optional_function, None)
+    healthcheck: Callable[..., Any] | None = _option(optional_function, None)
+    before_acquire: Callable[..., Any] | None = _option(optional_function, None)
+    before_release: Callable[..., Any] | None = _option(optional_function, None)
+    min_size: int = _option(partial(whole, least=0), 0)
+    max_size: int = _option(partial(whole, least=1), 10)
+    healthcheck_interval: float = _option(duration, 0.0)
+    acquire_timeout: float | None = _option(optional_duration, None)
+    create_timeout: float = _option(duration, 60.0)
+    hook_timeout: float = _option(duration, 5.0)
+    destructor_timeout: float = _option(duration, 10.0)
+    max_waiting: int | None = _option(partial(optional_whole, least=0), None)
+    max_lifetime: float | None = _option(optional_duration, None)
+    max_idle: float | None = _option(optional_duration, None)
+    max_uses: int | None = _option(partial(optional_whole, least=1), None)
+    hold_warning: float | None = _option(optional_duration, None)
+    lifo: bool = _option(flag, False)
+    strategy: CircuitBreakerStrategy | None = _option(strategy, None)
+    recovering_limit: int = _option(partial(whole, least=1), 1)
+    reuse_after_cancel: bool = _option(flag, False)
+    name: str | None = _option(text, None)
+
     @classmethod
-    def check(cls, **given: Any) -> Settings:
-        """Check every option and return the settings; the error names the first invalid one."""
-        checked = {name: check(name, given[name]) for name, check in _CHECKS.items()}
-        checked["min_size"], checked["max_size"] = sizes(given["min_size"], given["max_size"])
+    def check(cls, factory: Any, given: Mapping[str, Any]) -> Settings:
+        """Check every option, with the defaults for those that are not given.
+
+        Raises `TypeError` for an unknown option, naming the nearest known one, and `ValueError` or
+        `TypeError` for the first bad value, naming its option.
+        """
+        if surplus := [name for name in given if name not in _KNOWN]:
+            raise unknown("Pool()", surplus, _KNOWN)
+        complete = {**_DEFAULTS, **given, "factory": factory}
+        checked = {each.name: each.metadata["check"](each.name, complete[each.name])
+                   for each in fields(cls)}  # fmt: skip
+        sizes(checked["min_size"], checked["max_size"])
         return cls(**checked)
 
 
-_CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "factory": function,
-    "destructor": optional_function,
-    "healthcheck": optional_function,
-    "before_acquire": optional_function,
-    "before_release": optional_function,
-    "healthcheck_interval": duration,
-    "acquire_timeout": optional_duration,
-    "create_timeout": duration,
-    "hook_timeout": duration,
-    "destructor_timeout": duration,
-    "max_waiting": partial(optional_whole, least=0),
-    "max_lifetime": optional_duration,
-    "max_idle": optional_duration,
-    "max_uses": partial(optional_whole, least=1),
-    "hold_warning": optional_duration,
-    "lifo": flag,
-    "recovering_limit": partial(whole, least=1),
-    "reuse_after_cancel": flag,
-    "name": text,
+_KNOWN: Final = [each.name for each in fields(Settings)]
+_DEFAULTS: Final = {
+    each.name: each.default for each in fields(Settings) if each.default is not MISSING
 }
+
+
+def signature_of_options() -> list[Parameter]:
+    """Give the options of a pool as the keyword-only parameters of a signature."""
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+        for name, default in _DEFAULTS.items()
+    ]

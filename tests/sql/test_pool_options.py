@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import cenote
+from cenote import observe
 from tests.support.backends import Backend, eventually
 from tests.support.held import session_number, sessions_end
 
@@ -106,3 +107,13 @@ async def test_a_task_that_waits_for_itself(backend: Backend) -> None:
             await db.fetch_val("select 1")
         assert [row[0] async for row in stream] == [2]
         assert await db.fetch_val("select 1") == 1
+
+
+def test_making_a_database_announces_no_pool() -> None:
+    seen: list[object] = []
+    unfollow = observe.follow(seen.append)
+    try:
+        cenote.Database("sqlite:///:memory:", max_size=3)
+    finally:
+        unfollow()
+    assert seen == []

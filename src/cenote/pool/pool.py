@@ -7,16 +7,16 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from .. import errors, options
 from .._core import Claim, Slot, next_expiry
 from .._fast import SlowPath, adopt, provides
-from ..breaker import CircuitBreakerStrategy, check_strategy
+from ..breaker import CircuitBreakerStrategy
 from ..caller import caller
 from ..events import DestroyReason, Holder, PoolEvent, Stats, Subscription
-from ..hooks import Factory, Hook, drop, is_async, is_awaitable
-from ..options import UNSET, Settings, Unset
+from ..hooks import Factory, drop, is_async, is_awaitable
+from ..options import UNSET, PoolOptions, Settings, Unset
 from ..states import CircuitState, Phase
 from .holders import holders_of
 from .lifecycle import Lifecycle
@@ -41,115 +41,15 @@ class Pool(Lifecycle[T]):
     # An async factory first: type checkers take what it gives for the resource otherwise.
     @overload
     def __init__(
-        self,
-        factory: Callable[[], Awaitable[T]],
-        *,
-        destructor: Hook[T] | None = None,
-        healthcheck: Hook[T] | None = None,
-        before_acquire: Hook[T] | None = None,
-        before_release: Hook[T] | None = None,
-        min_size: int = 0,
-        max_size: int = 10,
-        healthcheck_interval: float = 0.0,
-        acquire_timeout: float | None = None,
-        create_timeout: float = 60.0,
-        hook_timeout: float = 5.0,
-        destructor_timeout: float = 10.0,
-        max_waiting: int | None = None,
-        max_lifetime: float | None = None,
-        max_idle: float | None = None,
-        max_uses: int | None = None,
-        hold_warning: float | None = None,
-        lifo: bool = False,
-        strategy: CircuitBreakerStrategy | None = None,
-        recovering_limit: int = 1,
-        reuse_after_cancel: bool = False,
-        name: str | None = None,
+        self, factory: Callable[[], Awaitable[T]], **options: Unpack[PoolOptions[T]]
     ) -> None: ...
 
     @overload
-    def __init__(
-        self,
-        factory: Factory[T],
-        *,
-        destructor: Hook[T] | None = None,
-        healthcheck: Hook[T] | None = None,
-        before_acquire: Hook[T] | None = None,
-        before_release: Hook[T] | None = None,
-        min_size: int = 0,
-        max_size: int = 10,
-        healthcheck_interval: float = 0.0,
-        acquire_timeout: float | None = None,
-        create_timeout: float = 60.0,
-        hook_timeout: float = 5.0,
-        destructor_timeout: float = 10.0,
-        max_waiting: int | None = None,
-        max_lifetime: float | None = None,
-        max_idle: float | None = None,
-        max_uses: int | None = None,
-        hold_warning: float | None = None,
-        lifo: bool = False,
-        strategy: CircuitBreakerStrategy | None = None,
-        recovering_limit: int = 1,
-        reuse_after_cancel: bool = False,
-        name: str | None = None,
-    ) -> None: ...
+    def __init__(self, factory: Factory[T], **options: Unpack[PoolOptions[T]]) -> None: ...
 
-    def __init__(
-        self,
-        factory: Factory[T],
-        *,
-        destructor: Hook[T] | None = None,
-        healthcheck: Hook[T] | None = None,
-        before_acquire: Hook[T] | None = None,
-        before_release: Hook[T] | None = None,
-        min_size: int = 0,
-        max_size: int = 10,
-        healthcheck_interval: float = 0.0,
-        acquire_timeout: float | None = None,
-        create_timeout: float = 60.0,
-        hook_timeout: float = 5.0,
-        destructor_timeout: float = 10.0,
-        max_waiting: int | None = None,
-        max_lifetime: float | None = None,
-        max_idle: float | None = None,
-        max_uses: int | None = None,
-        hold_warning: float | None = None,
-        lifo: bool = False,
-        strategy: CircuitBreakerStrategy | None = None,
-        recovering_limit: int = 1,
-        reuse_after_cancel: bool = False,
-        name: str | None = None,
-        **unknown: Any,
-    ) -> None:
-        if unknown:
-            raise options.unknown("Pool()", unknown, inspect.signature(Pool).parameters)
-        super().__init__(
-            Settings.check(
-                factory=factory,
-                destructor=destructor,
-                healthcheck=healthcheck,
-                before_acquire=before_acquire,
-                before_release=before_release,
-                min_size=min_size,
-                max_size=max_size,
-                healthcheck_interval=healthcheck_interval,
-                acquire_timeout=acquire_timeout,
-                create_timeout=create_timeout,
-                hook_timeout=hook_timeout,
-                destructor_timeout=destructor_timeout,
-                max_waiting=max_waiting,
-                max_lifetime=max_lifetime,
-                max_idle=max_idle,
-                max_uses=max_uses,
-                hold_warning=hold_warning,
-                lifo=lifo,
-                recovering_limit=recovering_limit,
-                reuse_after_cancel=reuse_after_cancel,
-                name=name,
-            ),
-            check_strategy(strategy),
-        )
+    def __init__(self, factory: Factory[T], **options: Any) -> None:
+        settings = Settings.check(factory, options)
+        super().__init__(settings, settings.strategy)
 
     @property
     def closed(self) -> bool:
@@ -339,7 +239,7 @@ class Pool(Lifecycle[T]):
 
     @strategy.setter
     def strategy(self, value: CircuitBreakerStrategy | None) -> None:
-        self._strategy = check_strategy(value)
+        self._strategy = options.strategy("strategy", value)
 
     def activate(self) -> None:
         """Let every acquire pass."""
@@ -390,11 +290,11 @@ class Pool(Lifecycle[T]):
             ticket.complete(resource, None)
 
 
-def _hide_unknown(init: Any) -> None:
-    """Options that do not exist are taken only to be refused: they are no part of the signature."""
-    signature = inspect.signature(init)
-    *known, _ = signature.parameters.values()
-    init.__signature__ = signature.replace(parameters=known)
+def _show_options(init: Any) -> None:
+    """Give `help()` and editors the options by name, with their defaults."""
+    given = inspect.signature(init)
+    required = [each for each in given.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    init.__signature__ = given.replace(parameters=[*required, *options.signature_of_options()])
 
 
-_hide_unknown(Pool.__init__)
+_show_options(Pool.__init__)

@@ -8,12 +8,13 @@ from concurrent.futures import Future
 from inspect import CORO_CREATED, getcoroutinestate, signature
 from logging import WARNING
 from types import CoroutineType, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from .. import errors, options
 from ..errors import PoolError
 from ..hooks import is_awaitable
 from ..log import log
+from ..options import CommonOptions, Settings
 from ..pool import Pool, registry
 from . import driver as drivers
 from .driver import ConnectConfig, DriverConnection
@@ -27,7 +28,7 @@ from .transaction import Transaction
 from .url import Secret, is_text, parse
 
 HOOKS = ("factory", "destructor", "healthcheck", "before_acquire", "before_release")
-POOL_OPTIONS = frozenset(signature(Pool).parameters) - frozenset(HOOKS)
+POOL_OPTIONS = CommonOptions.__optional_keys__
 ACQUIRE_TIMEOUT = 30.0  # seconds, unless given
 LOOK_AGAIN = 0.1  # seconds after which the loop of another thread may have ended
 
@@ -54,7 +55,7 @@ class Database:
         child_tasks: Literal["isolated", "error"] = "isolated",
         pooled: bool = True,
         persistent: bool = False,
-        **pool_options: Any,
+        **pool_options: Unpack[CommonOptions],
     ) -> None:
         target = parse(url)
         self._on_connect = options.optional_function("on_connect", on_connect)
@@ -66,7 +67,7 @@ class Database:
         self._child_tasks = _one_of("child_tasks", child_tasks, ("isolated", "error"))
         self._pooled = options.flag("pooled", pooled)
         self._pool_options = _check_pool_options(
-            pool_options,
+            {**pool_options},
             pooled=self._pooled,
             persistent=options.flag("persistent", persistent),
             name=target.label,
@@ -553,7 +554,7 @@ def _check_pool_options(
     if unknown:
         known = POOL_OPTIONS.union(signature(Database).parameters) - {"url", "pool_options"}
         raise options.unknown("Database()", unknown, known)
-    Pool(object, **complete)  # checks their values; each event loop gets a pool of its own
+    Settings.check(object, complete)  # each event loop gets a pool of its own
     return complete
 
 
