@@ -270,7 +270,7 @@ class AsyncpgConnection(DriverConnection):
         self._forget_changes()
 
     async def close(self) -> None:
-        if self.busy:
+        if self.interrupted:
             # asyncpg does it too, in a task that a loop cancels at its end.
             await connect_utils._cancel(**self._place)
         elif not self.broken:

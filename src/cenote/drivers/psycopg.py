@@ -395,7 +395,7 @@ class PsycopgConnection(DriverConnection):
 
     async def close(self) -> None:
         raw = self.raw
-        if self.busy and raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
+        if self.interrupted and raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
             await raw.cancel_safe()
         await raw.close()
 

@@ -222,7 +222,7 @@ class SqliteConnection(DriverConnection):
     async def close(self) -> None:
         self._stopped = True
         if self.raw._connection is not None:
-            if self.busy:
+            if self.interrupted:
                 await self.raw.interrupt()
                 await self.raw._execute(_forget_interrupt, self.raw._connection)
             await self.raw.close()

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from ..log import log
 from ..options import nearest
 from .parsing.placeholders import Dialect, Style, Template
+from .states import ConnectionState, after
 from .url import Secret, Target
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ BUILT_IN = {
 # Characters of a text that is kept prepared on a connection, as in asyncpg: what is longer is
 # hardly ever sent again.
 LONGEST_KEPT = 15_000
+USABLE = (ConnectionState.READY, ConnectionState.FRESH)
+INTERRUPTED = (ConnectionState.INTERRUPTED, ConnectionState.STUCK)
 GROUP = "cenote.drivers"  # entry points of other packages: scheme = "package.module"
 
 
@@ -92,16 +95,14 @@ class DriverConnection(ABC):
     """
 
     __slots__ = (
-        "broken",
-        "busy",
         "last_heard",
         "lasting",
         "leftovers",
         "raw",
         "replans",
         "restarted",
+        "state",
         "status",
-        "stuck",
         "suspicion_epoch",
         "touched",
         "underway",
@@ -117,14 +118,54 @@ class DriverConnection(ABC):
         self.lasting = False  # touched in a way that no reset undoes: it is replaced
         self.replans = False  # what was prepared in this session does not hold after it
         self.restarted = False  # what watch() ran has ended the transaction and begun another
-        self.broken = False  # not to be handed out again
-        self.stuck = False  # its driver is in the middle of something: broken, though not lost
-        self.busy = False  # broken off in the middle of a statement
+        self.state = ConnectionState.FRESH  # moved by the verbs below alone
         self.suspicion_epoch = 0  # of the loop_db when it was last known to be alive
         self.last_heard = 0.0  # loop time of the last sign of life
         self.underway = False  # of a series of statements at least one was sent
         self.leftovers: list[Any] = []  # statements and streams that nobody closed
         self.status: str | None = None  # what the server answered to the last execute(), if it says
+
+    # -- its states ------------------------------------------------------------------------------
+
+    def mark_greeted(self) -> None:
+        """on_connect has run, if there is one: what it set is not touched."""
+        self._move("greet")
+        self.touched = None
+
+    def mark_broken(self) -> None:
+        """It is lost, or must not be handed out again for another reason."""
+        self._move("mark_broken")
+
+    def interrupt(self) -> None:
+        """A statement was broken off: it is not used again, and close() stops the server."""
+        self._move("interrupt")
+
+    def jam(self) -> None:
+        """Its driver is in mid-operation: it is not used again, though it is not lost."""
+        self._move("jam")
+
+    def mark_closed(self) -> None:
+        """It was closed or terminated."""
+        self._move("close")
+
+    @property
+    def broken(self) -> bool:
+        """Whether it must not be used again."""
+        return self.state not in USABLE
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the server may still run a statement of it, which close() has to stop."""
+        return self.state in INTERRUPTED
+
+    def _move(self, event: str) -> None:
+        self.state = after("connection", self.state, event)
+
+    def expect_statement(self) -> None:
+        """A statement is about to be sent; what is noted in its course starts anew."""
+        self.underway = self.restarted = False
+
+    # -- what a driver fills in ------------------------------------------------------------------
 
     @property
     @abstractmethod

@@ -27,6 +27,7 @@ from .notes import note, note_connect
 from .parsing.statements import ParsedStatement, without_rows
 from .scope import acting_task, forget_scope, open_transactions, scope
 from .session import Session
+from .states import ConnectionState
 from .url import without_frames
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class LoopDatabase:
             if connection.in_transaction:
                 await connection.rollback()
             connection.greeted()
-        connection.touched = None
+        connection.mark_greeted()
 
     async def _disconnect(self, connection: DriverConnection) -> None:
         self._closing.add(connection)
@@ -132,6 +133,7 @@ class LoopDatabase:
 
     def _disconnected(self, connection: DriverConnection) -> None:
         connection.terminate()
+        connection.mark_closed()
         self.connections.discard(connection)
         self._closing.discard(connection)
         while connection.leftovers:
@@ -143,7 +145,7 @@ class LoopDatabase:
         try:
             await connection.ping()
         except BaseException as error:
-            connection.broken = True
+            connection.mark_broken()
             if not isinstance(error, Exception):
                 raise  # it took too long, or nobody waits for it any more
             log(DEBUG, "%s: ping failed: %r", self.label, error)
@@ -159,7 +161,7 @@ class LoopDatabase:
         idle = self.time() - connection.last_heard
         has_unread_bytes = idle > JUST_NOW and connection.has_unread_bytes()
         if connection.looks_dead() or (has_unread_bytes and connection.peer_closed()):
-            connection.broken = True
+            connection.mark_broken()
             self.suspect_idle()
             return False
         if (
@@ -338,18 +340,20 @@ class LoopDatabase:
     ) -> bool:
         """Whether the connection is as good as before, after a statement that raised."""
         if not isinstance(error, Exception):
-            connection.busy = connection.broken = True
+            connection.interrupt()
             return False
         if isinstance(error, PoolError):
             return True
         if (hint := self.driver.hint(error)) is not None:
             note(error, hint)
         if self.driver.is_disconnect(error) or connection.is_dead:
-            connection.broken = True
-            connection.busy = isinstance(error, TimeoutError)
+            if isinstance(error, TimeoutError):
+                connection.interrupt()
+            else:
+                connection.mark_broken()
             return False
         if connection.is_stuck():
-            connection.stuck = connection.busy = connection.broken = True
+            connection.jam()
             return False
         if self.driver.is_demoted(error) and not reads_only:
             self.pool.retire()
@@ -361,7 +365,7 @@ class LoopDatabase:
         if connection is None:
             return None
         if connection.is_stuck():
-            connection.busy = connection.broken = True
+            connection.jam()
         reset = (connection.touched or self.reset_always) and self.database._reset != "never"
         if connection.broken or (reset and (connection.lasting or not connection.can_reset)):
             return self.pool.discard(connection)  # no failure: that is how it is with this one
@@ -369,11 +373,11 @@ class LoopDatabase:
 
     def discard(self, connection: DriverConnection, error: BaseException | None) -> None:
         """Destroy it; a lost connection is a failure for the breaker, a cancellation is none."""
-        connection.broken = True
+        connection.mark_broken()
         lost = (
             isinstance(error, Exception)
             and not isinstance(error, PoolError)
-            and not connection.stuck
+            and connection.state is not ConnectionState.STUCK
         )
         if lost:
             self.suspect_idle()
@@ -419,6 +423,7 @@ class LoopDatabase:
         self.pool._forsake()
         for connection in self.connections:
             connection.terminate()
+            connection.mark_closed()
         self.connections.clear()
 
     def disown(self) -> object:

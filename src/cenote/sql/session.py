@@ -149,7 +149,7 @@ class Session:
             return
         if self.private:
             pin.source.abandon()
-            self.connection.busy = True
+            self.connection.interrupt()
             self.drop(None)
         elif pin.exclusive:
             self.connection.leftovers.append(pin.source)  # to be closed first
@@ -177,7 +177,7 @@ class Session:
                 pin.cut()
             if pin.exclusive or (self.private and isinstance(pin.source, RowCursor)):
                 pin.source.abandon()
-                connection.busy = connection.broken = True
+                connection.interrupt()
             else:
                 connection.leftovers.append(pin.source)
         self.pins.clear()
@@ -235,7 +235,7 @@ class Session:
                 while True:
                     if parsed is not None:
                         self.note(connection, parsed)
-                    connection.underway = connection.restarted = False
+                    connection.expect_statement()
                     try:
                         if connection.leftovers:
                             await self.loop_db.close_leftovers(connection)
@@ -494,7 +494,7 @@ class Session:
             return
         inside = self.look(connection)
         if error is not None and may_have_interrupted_use(error):
-            connection.busy = True
+            connection.interrupt()
             self.drop(None)
             if inside:
                 self.lose("rolled_back", "a cancellation destroyed its connection", error)
@@ -547,7 +547,7 @@ class Session:
         """The end of its transaction was cancelled: it is rolled back with its connection, and the
         task goes on with another one, also while somebody's statement still runs on this."""
         if self.connection is not None:
-            self.connection.broken = True
+            self.connection.mark_broken()
         holds, task = self.holds, self.task
         self.end()
         self.loop_db.unbind(self)

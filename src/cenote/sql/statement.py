@@ -359,7 +359,7 @@ class Stream:
             if session.connection is not None:
                 if session.private:
                     pin.source.abandon()
-                    session.connection.broken = True
+                    session.connection.mark_broken()
                 else:
                     session.connection.leftovers.append(pin.source)
             session.drop_pin(pin)

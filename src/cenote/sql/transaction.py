@@ -142,7 +142,7 @@ class Transaction:
         session = self._session
         if session is not None and self in session.transactions:
             if session.connection is not None:
-                session.connection.broken = True
+                session.connection.mark_broken()
             session.lose(
                 "rolled_back", f"task {task_name(task)!r} ended in a savepoint of it", None
             )
@@ -265,7 +265,7 @@ class Transaction:
             await session.run(undo, None, ending=self)
         except Exception as error:
             if session.connection is not None:  # what must not stay in it is still there
-                session.connection.broken = True
+                session.connection.mark_broken()
                 session.lose("rolled_back", "a savepoint in it could not be rolled back", error)
             raise
 
@@ -296,7 +296,7 @@ class Transaction:
         if self._savepoint is None:
             session.break_off()
         elif session.connection is not None:
-            session.connection.broken = True
+            session.connection.mark_broken()
             session.lose("rolled_back", "the end of a savepoint in it was cancelled", error)
 
     def _over(self, session: Session) -> None:

@@ -315,7 +315,7 @@ class MysqlConnection(DriverConnection):
     # -- life and death --------------------------------------------------------------------------
 
     async def close(self) -> None:
-        if self.busy:
+        if self.interrupted:
             await self._driver.kill(self.raw.thread_id())
         elif not self.broken:
             await self.raw.ensure_closed()
@@ -437,7 +437,7 @@ class MysqlSource(RowCursor):
         self._hold(False)
         if self.alone and self.rows.unread:
             # Rather a new connection than to read all the rest.
-            self.connection.busy = self.connection.broken = True
+            self.connection.interrupt()
             return
         await self.rows.close()
         if self.statement is not None:
