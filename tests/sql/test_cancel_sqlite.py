@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cenote.drivers import sqlite
+from cenote.drivers.sqlite import driver as sqlite
 from tests.support.backends import WAIT, Backend, eventually
 from tests.support.faults import (
     let_be_cancelled,

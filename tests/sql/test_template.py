@@ -24,7 +24,7 @@ SQLITE = "sqlite:///:memory:"
 CONNECTS = {
     "sqlite": "aiosqlite.connect",
     "asyncpg": "asyncpg.connect",
-    "psycopg": "cenote.drivers.psycopg.Connection.connect",
+    "psycopg": "cenote.drivers.psycopg.driver.Connection.connect",
     "mysql": "cenote.drivers.mysql.driver.Connection",
 }
 
@@ -166,6 +166,8 @@ def test_a_missing_driver(
     with pytest.raises(ImportError, match=rf"{package}.*pip install 'cenote\[{extra}\]'") as caught:
         cenote.Database(url)
     assert caught.value.name == package
+    for name in [name for name in sys.modules if name.startswith(f"cenote.drivers.{module}")]:
+        del sys.modules[name]  # the package around the module that could not be imported
     assert "hunter2" not in told(caught.value)
 
 

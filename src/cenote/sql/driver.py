@@ -31,11 +31,11 @@ ISOLATIONS: tuple[Isolation, ...] = (
 )
 
 BUILT_IN = {
-    "sqlite": "cenote.drivers.sqlite",
-    "postgresql": "cenote.drivers.asyncpg",
-    "postgres": "cenote.drivers.asyncpg",
-    "postgresql+asyncpg": "cenote.drivers.asyncpg",
-    "postgresql+psycopg": "cenote.drivers.psycopg",
+    "sqlite": "cenote.drivers.sqlite.driver",
+    "postgresql": "cenote.drivers.asyncpg.driver",
+    "postgres": "cenote.drivers.asyncpg.driver",
+    "postgresql+asyncpg": "cenote.drivers.asyncpg.driver",
+    "postgresql+psycopg": "cenote.drivers.psycopg.driver",
     "mysql": "cenote.drivers.mysql.driver",
     "mariadb": "cenote.drivers.mysql.driver",
 }

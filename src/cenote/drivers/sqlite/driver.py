@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from ..sql.driver import (
+from ...sql.driver import (
     Arguments,
     Collected,
     ConnectConfig,
@@ -30,12 +30,12 @@ from ..sql.driver import (
     missing,
     reject_unknown,
 )
-from ..sql.fifo_lock import FifoLock
-from ..sql.notes import note_row
-from ..sql.parsing.placeholders import SQLITE, Dialect, Style, Template
-from ..sql.parsing.session_rules import analyse
-from ..sql.rows import make_rows
-from ..sql.url import Secret
+from ...sql.fifo_lock import FifoLock
+from ...sql.notes import note_row
+from ...sql.parsing.placeholders import SQLITE, Dialect, Style, Template
+from ...sql.parsing.session_rules import analyse
+from ...sql.rows import make_rows
+from ...sql.url import Secret
 
 try:
     import aiosqlite

@@ -1,46 +1,31 @@
-"""PostgreSQL through asyncpg."""
+"""One connection to PostgreSQL through asyncpg."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count as counter
-from time import monotonic
 from typing import Any, ClassVar
-from urllib.parse import urlencode
 
-from ..sql.driver import (
+from ...sql.driver import (
     Arguments,
     Collected,
-    ConnectConfig,
-    Driver,
     DriverConnection,
     Isolation,
     Prepared,
     RowCursor,
-    check_connect_args,
-    fresh,
     missing,
-    reject_unknown,
 )
-from ..sql.parsing.placeholders import POSTGRESQL, Dialect, Style, Template
-from ..sql.url import Secret
-from .postgresql import (
+from ...sql.parsing.placeholders import Template
+from ..postgresql import (
     ADDING,
-    CAPABILITIES,
     RESET,
     affected,
     begin_statement,
     has_cursor,
-    is_demotion,
-    is_final,
-    is_refusal,
-    is_schema_change,
     keeps,
-    seconds,
-    server_options,
 )
-from .wire import Wire, hang_up
+from ..wire import Wire, hang_up
+from .private import Connection
 
 try:
     import asyncpg
@@ -50,111 +35,8 @@ except ImportError:
     raise missing("asyncpg", "postgresql") from None
 
 # Read by asyncpg from a URL only.
-IN_DSN = (
-    "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslpassword", "sslnegotiation",
-    "ssl_min_protocol_version", "ssl_max_protocol_version", "passfile", "krbsrvname", "gsslib",
-)  # fmt: skip
-OTHERS = ("host", "port", "dbname", "application_name", "options", "client_encoding",
-          "connect_timeout", "command_timeout", "target_session_attrs")  # fmt: skip
-
-
-# An argument that does not fit the type of its parameter, found before anything is sent: of a
-# series only in its first element.
-UNFIT = re.compile(
-    r"invalid input for query argument \$\d+(?: in element #0 of executemany\(\) sequence)?:"
-)
 
 _numbers = counter(1)
-
-
-class Connection(asyncpg.Connection):  # type: ignore[misc]
-    """An asyncpg connection that knows what a thorough reset is, what may be kept prepared, and
-    what may be run again."""
-
-    __slots__ = ("alters", "codecs", "plans")
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.alters = False  # a transaction has changed the schema, if that is not rolled back
-        self.codecs = False  # set by its user: they outlast every reset
-        self.plans = 0  # counted up when they are forgotten
-
-    def get_reset_query(self) -> str:
-        return RESET
-
-    async def set_type_codec(self, *arguments: Any, **options: Any) -> Any:
-        self.codecs = True
-        return await super().set_type_codec(*arguments, **options)
-
-    async def set_builtin_type_codec(self, *arguments: Any, **options: Any) -> Any:
-        self.codecs = True
-        return await super().set_builtin_type_codec(*arguments, **options)
-
-    async def _do_execute(
-        self,
-        query: str,
-        executor: Callable[[Any, float | None], Any],
-        timeout: float | None,
-        retry: bool = True,
-        *,
-        ignore_custom_codec: bool = False,
-        record_class: Any = None,
-    ) -> tuple[Any, Any]:
-        """Everything but explicit statements and cursors comes along here. asyncpg itself would
-        run a statement again that was not kept, and one whose function has failed."""
-        key = (query, record_class or self._protocol.get_record_class(), ignore_custom_codec)
-        statement = self._stmt_cache.get(key)
-        kept = statement is not None
-        changes = False
-        if not kept:
-            begun = monotonic()
-            keep = keeps(query)
-            changes = not keep and is_schema_change(query)
-            statement = await self._get_statement(
-                query, timeout, use_cache=keep,
-                ignore_custom_codec=ignore_custom_codec, record_class=record_class,
-            )  # fmt: skip
-            if timeout is not None:
-                timeout -= monotonic() - begun
-        try:
-            result = await executor(statement, timeout)
-            if changes:
-                self.alters = self._protocol.is_in_transaction()
-                self.forget_plans()
-            return result, statement
-        except asyncpg.OutdatedSchemaCacheError:
-            await self.reload_schema_state()
-            raise
-        except Exception as error:
-            if not kept or not self.refused(error, key) or self._protocol.is_in_transaction():
-                raise
-        statement = await self._get_statement(
-            query, timeout, ignore_custom_codec=ignore_custom_codec, record_class=record_class
-        )
-        return await executor(statement, timeout), statement
-
-    def refused(self, error: Exception, key: Any = None) -> bool:
-        """Of a statement that was kept: whether its plan was refused, and nothing of it executed.
-        Then all plans are forgotten; but only the one of this `key` if a parameter did not fit it,
-        which is the mistake of a caller as a rule."""
-        if type(error) is asyncpg.DataError:
-            refused = UNFIT.match(str(error)) is not None
-        else:
-            refused = isinstance(error, asyncpg.PostgresError) and is_refusal(
-                error.sqlstate, error.server_source_function, error.context, error.position
-            )
-            key = None
-        if refused and key is not None:
-            entry = self._stmt_cache._entries.pop(key, None)
-            if entry is not None:
-                self._maybe_gc_stmt(entry._statement)
-        elif refused:
-            self.forget_plans()
-        return refused
-
-    def forget_plans(self) -> None:
-        self.plans += 1
-        self._drop_local_statement_cache()
 
 
 class AsyncpgConnection(DriverConnection):
@@ -422,79 +304,3 @@ class AsyncpgHeld(RowCursor):
     async def close(self) -> None:
         self.statement = None
         await self.connection.raw.execute(f"CLOSE {self.name}")
-
-
-class AsyncpgDriver(Driver):
-    dialect: ClassVar[Dialect] = POSTGRESQL
-    style: ClassVar[Style] = "numeric"
-    capabilities: ClassVar[frozenset[str]] = CAPABILITIES
-
-    def __init__(self, config: ConnectConfig) -> None:
-        super().__init__(config)
-        target, options = config.target, dict(config.target.options)
-        reject_unknown(options, [*IN_DSN, *OTHERS])
-        check_connect_args(config.connect_args, asyncpg.connect)
-        self._arguments = server_options(target, options)
-        in_dsn = {name: options.pop(name) for name in IN_DSN if name in options}
-        if in_dsn:
-            self._arguments["dsn"] = f"postgresql://?{urlencode(in_dsn)}"
-        if "target_session_attrs" in options:
-            self._arguments["target_session_attrs"] = options["target_session_attrs"]
-        if "connect_timeout" in options:
-            self._arguments["timeout"] = seconds("connect_timeout", options["connect_timeout"])
-        if "command_timeout" in options:
-            limit = seconds("command_timeout", options["command_timeout"])
-            self._arguments["command_timeout"] = limit
-        settings = {
-            name: options[name]
-            for name in ("application_name", "options", "client_encoding")
-            if name in options
-        }
-        if settings:
-            self._arguments["server_settings"] = settings
-        hosts = [name for name, _ in target.hosts]
-        if hosts:
-            self._arguments["host"] = hosts if len(hosts) > 1 else hosts[0]
-            ports = [port or 5432 for _, port in target.hosts]
-            self._arguments["port"] = ports if len(ports) > 1 else ports[0]
-        self._arguments["statement_cache_size"] = config.statement_cache_size
-        # The least recently used one goes; asyncpg's timers for each would outlive connections.
-        self._arguments["max_cached_statement_lifetime"] = 0
-        self._arguments["connection_class"] = Connection
-
-    async def connect(self, password: Secret | None) -> DriverConnection:
-        arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}
-        if password is not None:
-            arguments["password"] = password.reveal()
-        return AsyncpgConnection(await asyncpg.connect(**arguments))
-
-    def is_disconnect(self, error: BaseException) -> bool:
-        if isinstance(error, asyncpg.PostgresError):
-            severity = error.severity_en or error.severity
-            if severity is not None:
-                return is_final(severity)
-            return isinstance(error, asyncpg.PostgresConnectionError)  # made by asyncpg itself
-        return isinstance(error, OSError) or self.is_unsent(error)
-
-    def hint(self, error: BaseException) -> str | None:
-        if not isinstance(error, TimeoutError) or str(error):
-            return None
-        limit = {**self._arguments, **self.config.connect_args}.get("command_timeout")
-        return (
-            f"the statement took longer than asyncpg's command_timeout ({limit} s); the server is "
-            f"told to stop it, and the connection is replaced"
-        )
-
-    def is_unsent(self, error: BaseException) -> bool:
-        if isinstance(error, asyncpg.InternalClientError):
-            # The server has said that it ends the session, and has not yet closed the connection:
-            # a state that asyncpg shows only so.
-            return str(error).startswith("cannot switch to state")
-        # Closed before it was used; in mid-statement it is another error.
-        return isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error)
-
-    def is_demoted(self, error: BaseException) -> bool:
-        return is_demotion(getattr(error, "sqlstate", None))
-
-
-driver = AsyncpgDriver

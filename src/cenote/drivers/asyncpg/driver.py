@@ -1,0 +1,116 @@
+"""PostgreSQL through asyncpg: how connections are made, what their errors mean."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from urllib.parse import urlencode
+
+from ...sql.driver import (
+    ConnectConfig,
+    Driver,
+    DriverConnection,
+    check_connect_args,
+    fresh,
+    missing,
+    reject_unknown,
+)
+from ...sql.parsing.placeholders import POSTGRESQL, Dialect, Style
+from ...sql.url import Secret
+from ..postgresql import (
+    CAPABILITIES,
+    is_demotion,
+    is_final,
+    seconds,
+    server_options,
+)
+from .connection import AsyncpgConnection
+from .private import Connection
+
+try:
+    import asyncpg
+except ImportError:
+    raise missing("asyncpg", "postgresql") from None
+
+# Read by asyncpg from a URL only.
+IN_DSN = (
+    "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslpassword", "sslnegotiation",
+    "ssl_min_protocol_version", "ssl_max_protocol_version", "passfile", "krbsrvname", "gsslib",
+)  # fmt: skip
+OTHERS = ("host", "port", "dbname", "application_name", "options", "client_encoding",
+          "connect_timeout", "command_timeout", "target_session_attrs")  # fmt: skip
+
+
+class AsyncpgDriver(Driver):
+    dialect: ClassVar[Dialect] = POSTGRESQL
+    style: ClassVar[Style] = "numeric"
+    capabilities: ClassVar[frozenset[str]] = CAPABILITIES
+
+    def __init__(self, config: ConnectConfig) -> None:
+        super().__init__(config)
+        target, options = config.target, dict(config.target.options)
+        reject_unknown(options, [*IN_DSN, *OTHERS])
+        check_connect_args(config.connect_args, asyncpg.connect)
+        self._arguments = server_options(target, options)
+        in_dsn = {name: options.pop(name) for name in IN_DSN if name in options}
+        if in_dsn:
+            self._arguments["dsn"] = f"postgresql://?{urlencode(in_dsn)}"
+        if "target_session_attrs" in options:
+            self._arguments["target_session_attrs"] = options["target_session_attrs"]
+        if "connect_timeout" in options:
+            self._arguments["timeout"] = seconds("connect_timeout", options["connect_timeout"])
+        if "command_timeout" in options:
+            limit = seconds("command_timeout", options["command_timeout"])
+            self._arguments["command_timeout"] = limit
+        settings = {
+            name: options[name]
+            for name in ("application_name", "options", "client_encoding")
+            if name in options
+        }
+        if settings:
+            self._arguments["server_settings"] = settings
+        hosts = [name for name, _ in target.hosts]
+        if hosts:
+            self._arguments["host"] = hosts if len(hosts) > 1 else hosts[0]
+            ports = [port or 5432 for _, port in target.hosts]
+            self._arguments["port"] = ports if len(ports) > 1 else ports[0]
+        self._arguments["statement_cache_size"] = config.statement_cache_size
+        # The least recently used one goes; asyncpg's timers for each would outlive connections.
+        self._arguments["max_cached_statement_lifetime"] = 0
+        self._arguments["connection_class"] = Connection
+
+    async def connect(self, password: Secret | None) -> DriverConnection:
+        arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}
+        if password is not None:
+            arguments["password"] = password.reveal()
+        return AsyncpgConnection(await asyncpg.connect(**arguments))
+
+    def is_disconnect(self, error: BaseException) -> bool:
+        if isinstance(error, asyncpg.PostgresError):
+            severity = error.severity_en or error.severity
+            if severity is not None:
+                return is_final(severity)
+            return isinstance(error, asyncpg.PostgresConnectionError)  # made by asyncpg itself
+        return isinstance(error, OSError) or self.is_unsent(error)
+
+    def hint(self, error: BaseException) -> str | None:
+        if not isinstance(error, TimeoutError) or str(error):
+            return None
+        limit = {**self._arguments, **self.config.connect_args}.get("command_timeout")
+        return (
+            f"the statement took longer than asyncpg's command_timeout ({limit} s); the server is "
+            f"told to stop it, and the connection is replaced"
+        )
+
+    def is_unsent(self, error: BaseException) -> bool:
+        if isinstance(error, asyncpg.InternalClientError):
+            # The server has said that it ends the session, and has not yet closed the connection:
+            # a state that asyncpg shows only so.
+            return str(error).startswith("cannot switch to state")
+        # Closed before it was used; in mid-statement it is another error.
+        return isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error)
+
+    def is_demoted(self, error: BaseException) -> bool:
+        return is_demotion(getattr(error, "sqlstate", None))
+
+
+driver = AsyncpgDriver
