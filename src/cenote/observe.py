@@ -1,4 +1,8 @@
-"""What can be seen of a pool: events, statistics, holders. The only door for extras."""
+"""What can be seen of a pool: events, statistics, holders, slots and waiters.
+
+Extras use this module and the public methods of a pool, and nothing else of it;
+`tests/project/test_imports.py` checks that. `sql.view` is the same for databases.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,15 @@ from .events import (
 from .pool import registry
 from .pool.holders import holders_of
 from .pool.registry import follow
+from .states import Phase
 
 if TYPE_CHECKING:
     from .pool import Pool
 
 __all__ = [
     "DestroyReason", "EventKind", "Holder", "PoolEvent", "SlotView", "Stats", "Subscription",
-    "View", "WaiterView", "follow", "holders_of", "line_of", "look", "pools", "post", "task_name",
-    "unsubscribe",
+    "View", "WaiterView", "factory_of", "follow", "holders_of", "line_of", "look", "phase_of",
+    "pools", "post", "task_name", "unsubscribe",
 ]  # fmt: skip
 
 
@@ -74,6 +79,16 @@ class View(NamedTuple):
 def pools() -> list[Pool[Any]]:
     """Every pool of the process that lives, in no order; from any thread."""
     return cast("list[Pool[Any]]", registry.watched())
+
+
+def phase_of(pool: Pool[Any]) -> Phase:
+    """Return whether the pool is new, open, draining or closed."""
+    return pool._core.phase
+
+
+def factory_of(pool: Pool[Any]) -> Callable[..., Any]:
+    """Return the factory that the pool was made with."""
+    return pool._settings.factory
 
 
 def unsubscribe(pool: Pool[Any], callback: Callable[[PoolEvent], object]) -> None:

@@ -186,7 +186,7 @@ async def test_durations_that_nobody_collects_do_not_pile_up(make_pool, kit, mon
     for _ in range(10):
         async with pool.acquire():
             pass
-    ((_, watch),) = instrumentation._following.living()
+    ((_, watch),) = instrumentation._tracker.living()
     assert len(watch._waits[0]) == len(watch._uses[0]) == 3
     assert kit.points("wait_time")["main"][0] == kit.points("use_time")["main"][0] == 10
 

@@ -45,6 +45,70 @@ def test_no_import_points_the_wrong_way() -> None:
     assert not complaints, "\n".join(complaints)
 
 
+# What extras may import of cenote, besides each other: public names, and the doors `observe` and
+# `sql.view`.
+DOORS = {
+    "cenote", "cenote.errors", "cenote.log", "cenote.mask", "cenote.observe", "cenote.options",
+    "cenote.pool", "cenote.sql.database", "cenote.sql.parsing.tokens", "cenote.sql.view",
+    "cenote.states",
+}  # fmt: skip
+
+
+def test_extras_look_in_by_the_doors_alone() -> None:
+    files = list((SOURCE / "extras").rglob("*.py"))
+    assert files
+    complaints = [
+        f"{path.relative_to(SOURCE)}:{line}: {what}"
+        for path in files
+        for line, what in secret_uses(path.relative_to(SOURCE.parent), path.read_text("utf-8"))
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("from ..observe import look", None),
+        ("from .tracking import Target", None),
+        ("from ..sql.per_loop import LoopDatabase", "cenote.sql.per_loop"),
+        ("from .._core import Core", "cenote._core"),
+        ("self._pool._core", None),
+        ("pool._core.phase", "pool._core"),
+        ("def f(): return pool.state._x", "pool.state._x"),
+        ("sys._getframe()", "sys._getframe"),
+        ("event.__class__", None),
+    ],
+)
+def test_the_reader_of_extras_finds_secret_uses(source: str, complaint: str | None) -> None:
+    found = [what for _, what in secret_uses(Path("cenote/extras/otel.py"), source)]
+    assert found == ([] if complaint is None else [complaint])
+
+
+def secret_uses(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """Imports of extras beside the doors, and private attributes of other objects."""
+    package = ".".join(path.parts[:-1])
+    tree = ast.parse(source)
+    for line, module in imported_modules(tree, package):
+        foreign = module.partition(".")[0] != "cenote" or module.startswith("cenote.extras")
+        if not foreign and module not in DOORS:
+            yield line, module
+    own = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for name in [node.name]
+    }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.endswith("__")
+            and node.attr not in own
+            and not ast.unparse(node.value).startswith(("self", "cls"))
+        ):
+            yield node.lineno, ast.unparse(node)
+
+
 def test_no_file_is_too_long() -> None:
     for suffix, longest in LONGEST.items():
         files = list(SOURCE.rglob(f"*.{suffix}"))

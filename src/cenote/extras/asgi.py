@@ -5,7 +5,6 @@ app = Starlette(lifespan=lifespan(db, drain=5), routes=[Route("/ready", readines
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -13,10 +12,13 @@ from logging import ERROR
 from typing import Any
 
 from .. import options
+from ..log import log
+from ..observe import phase_of
 from ..pool import Pool
 from ..sql.database import Database
+from ..sql.view import given_name, pool_here
 from ..states import CircuitState, Phase
-from .following import Target
+from .tracking import Target
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -44,8 +46,8 @@ def lifespan(
 
 async def _close(target: Target, drain: float | None) -> None:
     try:
-        if drain is not None and not target.closed:
-            pool = target if isinstance(target, Pool) else target._loop_database().pool
+        pool = _pool_of(target)
+        if drain is not None and pool is not None and not target.closed:
             await pool.close(drain=drain)
     finally:
         await target.close()
@@ -95,7 +97,7 @@ class Readiness:
         if pool is None:  # a database that nobody has used here, or that is closed
             phase_here = "closed" if target.closed else "new"
             return {"name": _name_of(target), "ready": not target.closed, "phase": phase_here}
-        phase = pool._core.phase
+        phase = phase_of(pool)
         stats = pool.stats()
         ready = (
             phase in (Phase.NEW, Phase.OPEN)
@@ -118,8 +120,7 @@ class Readiness:
 def _pool_of(target: Target) -> Pool[Any] | None:
     if isinstance(target, Pool):
         return target
-    loop_db = target._loop_databases.get(asyncio.get_running_loop())
-    return None if loop_db is None else loop_db.pool
+    return pool_here(target)
 
 
 def _lets_pass(pool: Pool[Any]) -> bool:
@@ -135,15 +136,14 @@ def _lets_pass(pool: Pool[Any]) -> bool:
         seconds = ask()
         return seconds is not None and seconds <= 0
     except Exception as error:
-        pool._log(ERROR, "the strategy failed in retry_after()", error=error)
+        text = "%r: the strategy failed in retry_after()"
+        log(ERROR, text, pool, error=error, fields={"pool": pool.name})
         return False
 
 
 def _name_of(target: Target) -> str | None:
-    """What the user has called it: the address of a database is not for everybody who asks."""
-    if isinstance(target, Pool):
-        return target.name
-    return target._label if target._named else None
+    """Return the name that the user gave: the address of a database is not public."""
+    return target.name if isinstance(target, Pool) else given_name(target)
 
 
 def _check(targets: tuple[Target, ...]) -> None:

@@ -18,7 +18,7 @@ from ..log import PREFIX, log
 from ..log import logger as cenote_logger
 from ..observe import EventKind
 from ..pool import Pool
-from .following import Following, Target
+from .tracking import PoolTracker, Target
 
 KINDS: Final = tuple(EventKind)
 # Not what happens with every acquire, and not what the pool logs by itself.
@@ -50,10 +50,10 @@ def attach(
         pool.subscribe(hear)
         return hear
 
-    following = Following(targets, listen)
+    tracker = PoolTracker(targets, listen)
 
     def detach() -> None:
-        for pool, hear in following.close():
+        for pool, hear in tracker.close():
             observe.unsubscribe(pool, hear)
 
     return detach

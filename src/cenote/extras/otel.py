@@ -20,8 +20,9 @@ from .. import __version__, observe, sqlstate
 from ..observe import EventKind
 from ..pool import Pool
 from ..sql.database import Database
-from .following import Following, Target, database_of
+from ..sql.view import address_of, database_of, dialect_of
 from .summary import summarize
+from .tracking import PoolTracker, Target
 
 try:
     from opentelemetry import context, metrics, trace
@@ -86,7 +87,7 @@ class Instrumentation:
         self._use_time = self._histogram(
             meter, "use_time", "The time between borrowing a connection and returning it."
         )
-        self._following = Following(targets, self._attach)
+        self._tracker = PoolTracker(targets, self._attach)
         if tracing is not None and tracing.statements:
             for target in targets:
                 if isinstance(target, Database):
@@ -111,7 +112,7 @@ class Instrumentation:
     def close(self) -> None:
         """Measure nothing any more. What an API has no way to take back observes nothing."""
         self._record()
-        for pool, watch in self._following.close():
+        for pool, watch in self._tracker.close():
             observe.unsubscribe(pool, watch.hear)
         if self._tracing is not None:
             self._tracing.close()
@@ -134,7 +135,7 @@ class Instrumentation:
         self._record()
         idle: Tally[str] = Tally()
         used: Tally[str] = Tally()
-        for pool, watch in self._following.living():
+        for pool, watch in self._tracker.living():
             stats = pool.stats()
             idle[watch.name] += stats.idle
             used[watch.name] += stats.active
@@ -143,7 +144,7 @@ class Instrumentation:
                 yield Observation(number, {POOL_NAME: name, STATE: state})
 
     def _record(self) -> None:
-        for _, watch in self._following.living():
+        for _, watch in self._tracker.living():
             watch.record()
 
     def _idle_max(self, _: CallbackOptions) -> Iterator[Observation]:
@@ -161,7 +162,7 @@ class Instrumentation:
     def _sum(self, number: Callable[[Pool[Any]], int]) -> Iterator[Observation]:
         """Pools of the same name are added up: a name is one point."""
         tally: Tally[str] = Tally()
-        for pool, watch in self._following.living():
+        for pool, watch in self._tracker.living():
             tally[watch.name] += number(pool)
         return (Observation(value, {POOL_NAME: name}) for name, value in tally.items())
 
@@ -221,14 +222,12 @@ class Tracing:
         self._creates = "create" in wanted
         self.statements: bool = "statement" in wanted
         self._query_text = query_text
-        self._observed: weakref.WeakKeyDictionary[Database, Callable[..., Any]]
+        self._observed: weakref.WeakKeyDictionary[Database, Callable[[], None]]
         self._observed = weakref.WeakKeyDictionary()
 
     def close(self) -> None:
-        for database, observer in [*self._observed.items()]:
-            database._observers = tuple(
-                each for each in database._observers if each is not observer
-            )
+        for unobserve in [*self._observed.values()]:
+            unobserve()
         self._observed.clear()
 
     # -- statements ------------------------------------------------------------------------------
@@ -236,7 +235,7 @@ class Tracing:
     def observe(self, database: Database) -> None:
         if database in self._observed:
             return
-        attributes, dialect = describe(database), database._driver.dialect
+        attributes, dialect = describe(database), dialect_of(database)
         fallback = str(attributes.get("db.namespace", attributes["db.system.name"]))
 
         def begin(operation: str, text: str) -> Callable[[BaseException | None], None]:
@@ -258,8 +257,7 @@ class Tracing:
 
             return end
 
-        self._observed[database] = begin
-        database.observe(begin)
+        self._observed[database] = database.observe(begin)
 
     # -- the pool --------------------------------------------------------------------------------
 
@@ -326,14 +324,13 @@ class Waiters:
 
 def describe(database: Database) -> Attributes:
     """Whom a database talks to; no user, and no password."""
-    target = database._driver.config.target
-    scheme = target.scheme.partition("+")[0]
-    system = SYSTEMS.get(scheme, scheme)
+    address = address_of(database)
+    system = SYSTEMS.get(address.scheme, address.scheme)
     found: Attributes = {"db.system.name": system if system in KNOWN_SYSTEMS else "other_sql"}
-    if target.database:
-        found["db.namespace"] = target.database
-    if len(target.hosts) == 1:  # of several it is not known which
-        name, port = target.hosts[0]
+    if address.database:
+        found["db.namespace"] = address.database
+    if len(address.hosts) == 1:  # of several, the one in use is not known
+        name, port = address.hosts[0]
         found["server.address"] = name
         if port is not None:
             found["server.port"] = port

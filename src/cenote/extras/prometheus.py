@@ -18,7 +18,7 @@ from .. import observe
 from ..observe import EventKind
 from ..pool import Pool
 from ..states import CircuitState
-from .following import Following, Target
+from .tracking import PoolTracker, Target
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Metric
@@ -76,7 +76,7 @@ class Collector:
         buckets: Sequence[float] = BUCKETS,
     ) -> None:
         self._bounds = _check_buckets(buckets)
-        self._following = Following(targets, self._attach)
+        self._tracker = PoolTracker(targets, self._attach)
         self._registry = registry
         if registry is not None:
             try:
@@ -91,7 +91,7 @@ class Collector:
         registry, self._registry = self._registry, None
         if registry is not None:
             registry.unregister(self)
-        for pool, watch in self._following.close():
+        for pool, watch in self._tracker.close():
             observe.unsubscribe(pool, watch.hear)
 
     def describe(self) -> Iterator[Metric]:
@@ -100,7 +100,7 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         rows: dict[str, Row] = {}
-        for pool, watch in self._following.living():
+        for pool, watch in self._tracker.living():
             row = rows.setdefault(watch.name, Row(len(self._bounds) + 1))
             row.add(pool, watch)
         return self._families(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from inspect import CORO_CREATED, getcoroutinestate, signature
@@ -348,8 +349,13 @@ class Database:
         options.function("observer", observer)
         self._observers += (observer,)
 
+        reference = weakref.ref(self)
+
         def unobserve() -> None:
-            self._observers = tuple(each for each in self._observers if each is not observer)
+            database = reference()
+            if database is not None:
+                before = database._observers
+                database._observers = tuple(each for each in before if each is not observer)
 
         return unobserve
 

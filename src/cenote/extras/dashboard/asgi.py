@@ -128,6 +128,11 @@ class Dashboard:
             interval=interval,
         )
 
+    @property
+    def is_open(self) -> bool:
+        """Whether clients on other machines may be let in."""
+        return self._guard.is_open
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)

@@ -328,7 +328,7 @@ async def serve_dashboard(
         hosts=hosts,
         interval=interval,
     )
-    if not (is_loopback(host) or app._guard.is_open):
+    if not (is_loopback(host) or app.is_open):
         raise ValueError(
             f"host {host!r} is open to other machines: say who may look, by token=... (for example "
             f"secrets.token_urlsafe()), authorize=... or public=True, or listen on 127.0.0.1"

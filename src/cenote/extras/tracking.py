@@ -1,4 +1,4 @@
-"""Which pools an exporter watches: given ones, those of databases, or all of the process."""
+"""The pools that an exporter watches: given ones, those of databases, or all of the process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from typing import Any, Generic, TypeVar
 from .. import observe
 from ..pool import Pool
 from ..sql.database import Database
-from ..sql.per_loop import LoopDatabase
+from ..sql.view import database_of
 
 W = TypeVar("W")
 Target = Pool[Any] | Database
 
 
-class Following(Generic[W]):
-    """A watch for each pool, also for those that a database makes later.
+class PoolTracker(Generic[W]):
+    """Keeps one watch for each pool, including pools that a database makes later.
 
-    `attach(pool, name)` makes one; it must not keep the pool alive. May be used from any thread.
+    It may be used from any thread.
+
+    Args:
+        targets: Pools and databases; all pools of the process if there are none.
+        attach: Called with a pool and its name, returns the watch, which must not refer to the
+            pool.
+
+    Raises:
+        TypeError: A target is neither a pool nor a database.
     """
 
     def __init__(self, targets: tuple[Target, ...], attach: Callable[[Pool[Any], str], W]) -> None:
@@ -30,7 +38,7 @@ class Following(Generic[W]):
         self._attach = attach
         self._databases = weakref.WeakSet(each for each in targets if isinstance(each, Database))
         self._all = not targets
-        self._lock = RLock()  # a finalizer may make a pool while it is held
+        self._lock = RLock()  # reentrant: a finalizer may make a pool while it is held
         self._watches: dict[weakref.ref[Pool[Any]], W] = {}
         self._numbers = count(1)
         self._unfollow: Callable[[], None] | None = None
@@ -43,7 +51,7 @@ class Following(Generic[W]):
                 self._add(target)
 
     def living(self) -> list[tuple[Pool[Any], W]]:
-        """The pools that are neither closed nor collected, each with its watch."""
+        """Return the pools that are neither closed nor collected, each with its watch."""
         with self._lock:
             found = []
             for reference, watch in [*self._watches.items()]:
@@ -55,7 +63,7 @@ class Following(Generic[W]):
             return found
 
     def close(self) -> list[tuple[Pool[Any], W]]:
-        """Watch nothing any more; returns what was watched."""
+        """Stop tracking; return the pools that were tracked, each with its watch."""
         if self._unfollow is not None:
             self._unfollow()
         last = self.living()
@@ -73,9 +81,3 @@ class Following(Generic[W]):
             if reference not in self._watches and not pool.closed:
                 name = f"pool-{next(self._numbers)}" if pool.name is None else pool.name
                 self._watches[reference] = self._attach(pool, name)
-
-
-def database_of(pool: Pool[Any]) -> Database | None:
-    """The database whose connections are in the pool."""
-    maker = getattr(pool._settings.factory, "__self__", None)
-    return maker.database if isinstance(maker, LoopDatabase) else None
