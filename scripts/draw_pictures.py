@@ -37,6 +37,7 @@ class Rooms:
         ("decides: synchronous, calls nobody; in C and in Python", "core"),
         ("acts without suspending: acquire and release; in C and in Python", "core"),
         ("asyncio: does what was decided", "act"),
+        ("what may be seen of it: the door for those that watch", "plain"),
         ("the database layer: which task has which connection, and why", "wait"),
         ("one module for each database driver", "hook"),
         ("the public names", "good"),

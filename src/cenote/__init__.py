@@ -25,7 +25,7 @@ from .errors import (
 from .events import Holder, PoolEvent, Stats
 from .pool import Pool
 from .sql.database import Database
-from .sql.statement import Statement
+from .sql.prepared import Statement
 from .sql.transaction import Transaction
 from .states import CircuitState
 

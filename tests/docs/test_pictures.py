@@ -14,7 +14,7 @@ from cenote import breaker, caller
 from cenote._core import machine, records
 from cenote._fast import fastpath
 from cenote.pool import hooks, lifecycle, maintenance, operation, runtime, waiter
-from cenote.sql import driver, per_loop, session, statement, transaction, url
+from cenote.sql import driver, per_loop, prepared, session, streams, transaction, url
 from cenote.sql.parsing import statements
 from cenote.states import TRANSITIONS
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.once
 MODULES = [  # the pure core first: what the native one keeps in C cannot be read
     fastpath, machine, records, breaker, caller, hooks, lifecycle, maintenance, operation, runtime,
     waiter,
-    session, per_loop, driver, statements, statement, transaction, url, cenote,
+    session, per_loop, driver, statements, prepared, streams, transaction, url, cenote,
 ]  # fmt: skip
 OPTIONS = {
     *inspect.signature(cenote.Pool).parameters,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import cenote
-from cenote.sql.statement import is_wide
+from cenote.sql.streams import is_wide
 from tests.support.backends import Backend
 
 pytestmark = pytest.mark.real_time("talks to real servers")

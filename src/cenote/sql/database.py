@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from inspect import CORO_CREATED, getcoroutinestate, signature
 from logging import WARNING
@@ -18,25 +18,28 @@ from ..log import log
 from ..options import CommonOptions, Settings
 from ..pool import Pool, registry
 from . import driver as drivers
-from .driver import ConnectConfig, DriverConnection
+from .driver import Arguments, ConnectConfig, DriverConnection
 from .guard import ConnectionBlock
-from .notes import bind_rows, note_rows
 from .parsing.statements import ParsedStatement, StatementCache
-from .per_loop import LoopDatabase, statement
+from .per_loop import LoopDatabase
+from .prepared import Statement, prepare
 from .session import Session
-from .statement import Statement, Stream, prepare
+from .streams import Stream
 from .transaction import Transaction
 from .url import Secret, is_text, parse
+from .verbs import TextVerbs
 
 HOOKS = ("factory", "destructor", "healthcheck", "before_acquire", "before_release")
 POOL_OPTIONS = CommonOptions.__optional_keys__
 ACQUIRE_TIMEOUT = 30.0  # seconds, unless given
 LOOK_AGAIN = 0.1  # seconds after which the loop of another thread may have ended
 
+running_loop = asyncio._get_running_loop
+
 Observer = Callable[[str, str], Callable[[BaseException | None], object] | None]
 
 
-class Database:
+class Database(TextVerbs):
     """A template of connections and the pool of them, for every task of the program.
 
     Constructing it opens nothing. See `docs/database.md` for what you may rely on,
@@ -99,70 +102,38 @@ class Database:
 
     # -- statements ------------------------------------------------------------------------------
 
-    @statement
-    async def execute(self, sql: str, parameters: Any = None) -> int:
-        """Run a statement; the number of rows that it matched."""
-        raise NotImplementedError
-
-    async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
-        """Run a statement once for each element of `parameters`: all of it or nothing."""
-        parsed, text, rows = self._many(sql, parameters)
-        loop_db = self._loop_database()
-        if rows:
-            work = self._execute_many(loop_db, parsed, text, rows)
-            await loop_db.watched(parsed.keyword, parsed.text, work)
-        elif (session := loop_db.session()) is not None:
-            session.check()  # nothing to do is no reason not to say that the transaction is lost
-
-    async def _execute_many(
-        self, loop_db: LoopDatabase, parsed: ParsedStatement, text: str, rows: list[Any]
-    ) -> None:
-        session = await loop_db.bound_session()
-        try:
-            await session.run_unobserved(
-                lambda connection: connection.execute_many(text, rows), parsed
-            )
-        except Exception as error:
-            note_rows(error, len(rows))
-            raise
-
-    @statement
-    async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
-        """All rows."""
-        raise NotImplementedError
-
-    @statement
-    async def fetch_one(self, sql: str, parameters: Any = None) -> Any:
-        """The first row, or None."""
-        raise NotImplementedError
-
-    @statement
-    async def fetch_val(self, sql: str, parameters: Any = None) -> Any:
-        """The first value of the first row, or None."""
-        raise NotImplementedError
-
-    def iterate(self, sql: str, parameters: Any = None) -> Stream:
-        """An async iterator over the rows, which are read piece by piece; it has `aclose()`."""
-        parsed = self._parse(sql)
-        text, arguments = parsed.bind(parameters)
-        return Stream(self, parsed, text, arguments)
-
     async def prepare(self, sql: str) -> Statement:
-        """A statement that stays prepared on the task's connection until it is closed."""
+        """Prepare a statement on the task's connection, which is pinned until it is closed."""
         parsed = self._parse(sql)
         return await prepare(await self._loop_database().bound_session(), parsed)
 
-    def _many(self, sql: str, parameters: Iterable[Any]) -> tuple[ParsedStatement, str, list[Any]]:
-        parsed = self._parse(sql)
-        if isinstance(parameters, str | bytes | Mapping):
-            raise TypeError(
-                f"parameters of execute_many() must be an iterable of parameters, one for each "
-                f"run, not {type(parameters).__name__}"
-            )
-        bound = bind_rows(parsed.bind, parameters)
-        if len({text for text, _ in bound}) > 1:
-            raise TypeError("parameters of execute_many() must be all sequences or all mappings")
-        return parsed, bound[0][0] if bound else sql, [arguments or () for _, arguments in bound]
+    def _parse(self, sql: str) -> ParsedStatement:
+        return self._statement_cache[sql]  # analyses what is new
+
+    def _run(self, method: str, sql: str, parameters: Any) -> Awaitable[Any]:
+        loop_db = self._loop_databases.get(running_loop())  # type: ignore[arg-type]
+        if loop_db is None or self._closed:
+            loop_db = self._loop_database()
+        parsed = self._statement_cache[sql]
+        work = loop_db.run(method, parsed, parameters)
+        return loop_db.observed(parsed.keyword, parsed.text, work) if self._observers else work
+
+    async def _run_many(self, parsed: ParsedStatement, text: str, rows: list[Any]) -> None:
+        loop_db = self._loop_database()
+        if rows:
+            work = self._run_rows(loop_db, parsed, text, rows)
+            await loop_db.observed(parsed.keyword, parsed.text, work)
+        elif (session := loop_db.session()) is not None:
+            session.check()  # with nothing to run, too: the transaction may be lost
+
+    async def _run_rows(
+        self, loop_db: LoopDatabase, parsed: ParsedStatement, text: str, rows: list[Any]
+    ) -> None:
+        session = await loop_db.bound_session()
+        await session.run(lambda connection: connection.execute_many(text, rows), parsed)
+
+    def _stream(self, parsed: ParsedStatement, text: str, arguments: Arguments) -> Stream:
+        return Stream(self, parsed, text, arguments)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -206,7 +177,7 @@ class Database:
 
     async def _commit_raw(self, session: Session, parsed: ParsedStatement) -> bool:
         try:
-            return await session.run(lambda connection: connection.commit(), parsed)
+            return await session.run_observed(lambda connection: connection.commit(), parsed)
         except Exception as error:
             lost = session.lost
             if lost is None or lost.cause is not error:
@@ -251,7 +222,9 @@ class Database:
             session.settle()
         elif lost is None or session.connection.in_transaction:
             session.rolls_back()
-            await session.run(lambda connection: connection.rollback(), None, verb="ROLLBACK")
+            await session.run_observed(
+                lambda connection: connection.rollback(), None, verb="ROLLBACK"
+            )
 
     def _session_in_transaction(self, verb: str) -> Session:
         session = self._loop_database().session()
@@ -443,9 +416,6 @@ class Database:
 
     def _forget_statements(self) -> None:
         self._statement_cache = StatementCache(self._driver)
-        self._parse: Callable[[str], ParsedStatement] = (
-            self._statement_cache.__getitem__
-        )  # analyses what is new
 
     def _loop_database(self) -> LoopDatabase:
         if self._closed:

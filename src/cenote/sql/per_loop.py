@@ -6,9 +6,8 @@ import asyncio
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from functools import partial, wraps
+from functools import partial
 from logging import DEBUG, ERROR
-from operator import methodcaller
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -22,7 +21,7 @@ from ..observe import task_name
 from ..pool import Pool
 from ..pool.bound import is_monotonic
 from ..pool.hooks import was_cut
-from .driver import Driver, DriverConnection
+from .driver import Arguments, Driver, DriverConnection
 from .notes import note, note_connect
 from .parsing.statements import ParsedStatement, without_rows
 from .scope import acting_task, forget_scope, open_transactions, scope
@@ -39,9 +38,7 @@ R = TypeVar("R")
 LAST_MOMENTS = 2.0  # seconds for a proper end when the loop goes down
 JUST_NOW = 0.001  # seconds since the last answer: as long it is alive without looking
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-running_loop = asyncio._get_running_loop
+FIRST, LAST = "first", "last"  # attempts to run a statement
 
 
 class LoopDatabase:
@@ -280,12 +277,63 @@ class LoopDatabase:
 
     # -- statements ------------------------------------------------------------------------------
 
-    def watched(self, operation: str, text: str, work: Coroutine[Any, Any, R]) -> Awaitable[R]:
-        """The work, with those who watch statements told of it, if there are any."""
-        return self.observed(operation, text, work) if self.database._observers else work
+    async def run(self, method: str, parsed: ParsedStatement, parameters: Any) -> Any:
+        """Run one statement of the running task by this method of a connection: that of its
+        session, or one that is taken from the pool for it alone.
 
-    async def observed(self, operation: str, text: str, work: Awaitable[R]) -> R:
-        """Tell those who watch statements of its beginning and its end."""
+        A connection that was dead when it was handed out is replaced once: nothing was sent on it.
+        """
+        if parameters is None:
+            text, arguments = parsed.text, None
+        else:
+            text, arguments = parsed.bind(parameters)
+        if self.sessions or self.joined or scope.get() is not None:
+            session = self.session()
+            if session is not None:
+                return await self._run_in(session, method, parsed, text, arguments)
+        for attempt in (FIRST, LAST):
+            claim = self.acquire()
+            connection: DriverConnection = await claim
+            try:
+                result = await getattr(connection, method)(text, arguments)
+            except BaseException as error:
+                self.failed(connection, claim, parsed, error)
+                if parameters is None and not connection.broken:
+                    parsed.note_missing(error)
+                if attempt is LAST or not self.driver.is_unsent(error):
+                    raise
+            else:
+                if parsed.touches is not None or self.reset_always or connection.in_transaction:
+                    self.keep(connection, claim, parsed)
+                else:
+                    connection.last_heard = self.time()
+                    self.release_clean(connection)
+                return result
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _run_in(
+        self,
+        session: Session,
+        method: str,
+        parsed: ParsedStatement,
+        text: str,
+        arguments: Arguments,
+    ) -> Any:
+        if session.lost is not None and parsed.control == "rollback":
+            await self.database.rollback()
+            return without_rows(method)
+        try:
+            return await session.run(parsed.call(method, text, arguments), parsed)
+        except Exception as error:
+            if arguments is None and session.connection is not None:
+                parsed.note_missing(error)
+            raise
+
+    def observed(self, operation: str, text: str, work: Coroutine[Any, Any, R]) -> Awaitable[R]:
+        """The work, with the observers of statements notified, if there are any."""
+        return self._notify(operation, text, work) if self.database._observers else work
+
+    async def _notify(self, operation: str, text: str, work: Awaitable[R]) -> R:
         begun = [self._tell(each, operation, text) for each in self.database._observers]
         error: BaseException | None = None
         try:
@@ -459,67 +507,3 @@ class LoopDatabase:
             log(DEBUG, "%s: not closed properly: %r", self.label, error)
         for connection in [*self.connections]:
             self._disconnected(connection)
-
-
-def statement(method: F) -> F:
-    """Gives a method of `Database` its body: one statement of the running task, run by the
-    connection's method of the same name. It is one coroutine, since every layer more
-    would be resumed, too."""
-    name = method.__name__
-
-    @wraps(method)
-    async def run(
-        database: Database,
-        sql: str,
-        parameters: Any = None,
-        *,
-        watched: bool = False,
-        last: bool = False,
-    ) -> Any:
-        loop_db: LoopDatabase | None = database._loop_databases.get(running_loop())  # type: ignore[arg-type]
-        if loop_db is None or database._closed:
-            loop_db = database._loop_database()
-        parsed: ParsedStatement = database._parse(sql)
-        if database._observers and not watched:
-            work = run(database, sql, parameters, watched=True)
-            return await loop_db.observed(parsed.keyword, parsed.text, work)
-        if parameters is None:
-            text, arguments = parsed.text, None
-        else:
-            text, arguments = parsed.bind(parameters)
-        if loop_db.sessions or loop_db.joined or scope.get() is not None:
-            session = loop_db.session()
-            if session is not None:
-                if session.lost is not None and parsed.control == "rollback":
-                    await database.rollback()
-                    return without_rows(name)
-                if parsed.commits:
-                    call = parsed.commit_by(name, text, arguments)
-                else:
-                    call = methodcaller(name, text, arguments)
-                try:
-                    return await session.run_unobserved(call, parsed)
-                except Exception as error:
-                    if parameters is None:
-                        parsed.note_missing(error)
-                    raise
-        claim = loop_db.acquire()
-        connection: DriverConnection = await claim
-        try:
-            result = await getattr(connection, name)(text, arguments)
-        except BaseException as error:
-            loop_db.failed(connection, claim, parsed, error)
-            if parameters is None:
-                parsed.note_missing(error)
-            if last or not loop_db.driver.is_unsent(error):
-                raise
-        else:
-            if parsed.touches is not None or loop_db.reset_always or connection.in_transaction:
-                loop_db.keep(connection, claim, parsed)
-            else:
-                connection.last_heard = loop_db.time()
-                loop_db.release_clean(connection)
-            return result
-        return await run(database, sql, parameters, watched=True, last=True)
-
-    return run  # type: ignore[return-value]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from ..errors import TransactionClosedError
+from .driver import DriverConnection
+
 if TYPE_CHECKING:
+    from .session import Session
     from .transaction import Transaction
 
 
@@ -35,3 +40,24 @@ class Pin:
         """Its transaction is over."""
         self.over = True
         self.rows.clear()
+
+
+async def close_pin(session: Session, pin: Pin) -> None:
+    """When it is its turn; if it does not come to that, it is closed before the next statement."""
+    begun = False
+
+    def close(connection: DriverConnection) -> Awaitable[object]:
+        nonlocal begun
+        begun = True
+        return pin.source.close()  # type: ignore[no-any-return]
+
+    try:
+        await session.run(close, None, pin=pin, transaction=pin.transaction)
+    except TransactionClosedError:
+        if begun:
+            raise
+    finally:
+        if begun:
+            session.drop_pin(pin)
+        else:
+            session.forget_pin(pin)

@@ -184,7 +184,7 @@ class Session:
 
     # -- running statements ----------------------------------------------------------------------
 
-    def run(
+    def run_observed(
         self,
         call: Callable[[DriverConnection], Awaitable[R]],
         parsed: ParsedStatement | None,
@@ -194,16 +194,15 @@ class Session:
         transaction: Transaction | None = None,
         ending: Transaction | None = None,
     ) -> Awaitable[R]:
-        """One statement, when it is its turn. `verb`: what it is, if it has no text of its own;
-        `pin`: of the statement or stream that runs it; `transaction`: which has to be open still;
-        `ending`: which it ends.
-        """
-        work = self.run_unobserved(call, parsed, pin=pin, transaction=transaction, ending=ending)
+        """Run one statement in turn, and notify the observers. `verb`: what it is, if it has no
+        text of its own; the rest as for `run()`."""
+        work = self.run(call, parsed, pin=pin, transaction=transaction, ending=ending)
         if parsed is not None:
-            return self.loop_db.watched(parsed.keyword, parsed.text, work)
-        return work if verb is None else self.loop_db.watched(verb, verb, work)
+            return self.loop_db.observed(parsed.keyword, parsed.text, work)
+        assert verb is not None
+        return self.loop_db.observed(verb, verb, work)
 
-    async def run_unobserved(
+    async def run(
         self,
         call: Callable[[DriverConnection], Awaitable[R]],
         parsed: ParsedStatement | None,
@@ -212,7 +211,8 @@ class Session:
         transaction: Transaction | None = None,
         ending: Transaction | None = None,
     ) -> R:
-        """The same, without telling the observers."""
+        """Run one statement in turn; observers are not notified. `pin`: of the statement or stream
+        that runs it; `transaction`: which has to be open still; `ending`: which it ends."""
         try:
             if self.turn.taken or len(self.transactions) > 1:
                 transaction = await self.queue_up(transaction, ending)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Container, Iterable
+from collections.abc import Awaitable, Container
 from logging import DEBUG
-from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,19 +12,21 @@ from .. import errors
 from ..errors import PoolError
 from ..log import log
 from ..observe import task_name
-from .driver import ISOLATIONS, DriverConnection, Isolation
-from .notes import note_rows
+from .driver import ISOLATIONS, Arguments, DriverConnection, Isolation
+from .parsing.statements import ParsedStatement
 from .pin import Pin
+from .prepared import Statement, prepare
 from .scope import enter_scope, leave_scope
 from .session import Session
-from .statement import Statement, Stream, prepare
+from .streams import Stream
+from .verbs import TextVerbs
 
 if TYPE_CHECKING:
     from .database import Database
     from .per_loop import LoopDatabase
 
 
-class Transaction:
+class Transaction(TextVerbs):
     """`async with db.transaction() as tx:`; inside another one it is a savepoint.
 
     The methods of the handle may be called from any task: they run inside this transaction, one
@@ -87,14 +88,14 @@ class Transaction:
         if session is not None and (session.transactions or session.check().in_transaction):
             await self._set_savepoint(session)
         else:
-            await loop_db.watched("BEGIN", "BEGIN", self._begin(loop_db, session))
+            await loop_db.observed("BEGIN", "BEGIN", self._begin(loop_db, session))
 
     async def _begin(self, loop_db: LoopDatabase, session: Session | None) -> None:
         if session is None:
             session = await loop_db.new_session()
         try:
             self._enter(session)
-            await session.run_unobserved(
+            await session.run(
                 lambda connection: connection.begin(self._isolation, self.read_only), None
             )
             if session.ended:
@@ -119,7 +120,7 @@ class Transaction:
             self._savepoint = f"cenote_{len(session.transactions) + 1}"
             return connection.execute(f"SAVEPOINT {self._savepoint}", None)  # type: ignore[no-any-return]
 
-        await session.run_unobserved(set_it, None)
+        await session.run(set_it, None)
         self._entered_in(session)
         if self.task is not session.task:
             self.task.add_done_callback(self._task_done)
@@ -194,7 +195,7 @@ class Transaction:
         session.check_alive()
         connection = session.connection
         try:
-            committed = await session.run(
+            committed = await session.run_observed(
                 lambda connection: connection.commit(), None, verb="COMMIT", ending=self
             )
         except Exception as error:
@@ -281,7 +282,7 @@ class Transaction:
         session.rolls_back()
         self.is_open = False
         try:
-            await session.run(
+            await session.run_observed(
                 lambda connection: connection.rollback(), None, verb="ROLLBACK", ending=self
             )
         except Exception as error:
@@ -364,60 +365,34 @@ class Transaction:
         """`async with tx.join():` puts this task's plain statements into the transaction."""
         return Join(self)
 
-    async def execute(self, sql: str, parameters: Any = None) -> int:
-        """Run a statement inside; the number of rows that it matched."""
-        return await self._run("execute", sql, parameters)  # type: ignore[no-any-return]
-
-    async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
-        """Run a statement once for each element of `parameters`: all of it or nothing."""
-        parsed, text, rows = self._database._many(sql, parameters)
-        session = self._open_session()
-        session.check()
-        if not rows:
-            return
-        try:
-            await session.run(
-                lambda connection: connection.execute_many(text, rows), parsed, transaction=self
-            )
-        except Exception as error:
-            note_rows(error, len(rows))
-            raise
-
-    async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
-        """All rows."""
-        return await self._run("fetch_all", sql, parameters)  # type: ignore[no-any-return]
-
-    async def fetch_one(self, sql: str, parameters: Any = None) -> Any:
-        """The first row, or None."""
-        return await self._run("fetch_one", sql, parameters)
-
-    async def fetch_val(self, sql: str, parameters: Any = None) -> Any:
-        """The first value of the first row, or None."""
-        return await self._run("fetch_val", sql, parameters)
-
-    def iterate(self, sql: str, parameters: Any = None) -> Stream:
-        """An async iterator over the rows; it has `aclose()`."""
-        parsed = self._database._parse(sql)
-        text, arguments = parsed.bind(parameters)
-        return Stream(self._database, parsed, text, arguments, owner=self)
-
     async def prepare(self, sql: str) -> Statement:
         """A statement that stays prepared on the connection until it is closed."""
         return await prepare(self._open_session(), self._database._parse(sql), self)
 
-    async def _run(self, name: str, sql: str, parameters: Any) -> Any:
+    def _parse(self, sql: str) -> ParsedStatement:
+        return self._database._parse(sql)
+
+    async def _run(self, method: str, sql: str, parameters: Any) -> Any:
         parsed = self._database._parse(sql)
-        text, arguments = parsed.bind(parameters)
-        if parsed.commits:
-            call = parsed.commit_by(name, text, arguments)
-        else:
-            call = methodcaller(name, text, arguments)
+        call = parsed.call(method, *parsed.bind(parameters))
+        session = self._open_session()
         try:
-            return await self._open_session().run(call, parsed, transaction=self)
+            return await session.run_observed(call, parsed, transaction=self)
         except Exception as error:
-            if parameters is None:
+            if parameters is None and session.connection is not None:
                 parsed.note_missing(error)
             raise
+
+    async def _run_many(self, parsed: ParsedStatement, text: str, rows: list[Any]) -> None:
+        session = self._open_session()
+        session.check()  # also without rows: the transaction may be lost
+        if rows:
+            await session.run_observed(
+                lambda connection: connection.execute_many(text, rows), parsed, transaction=self
+            )
+
+    def _stream(self, parsed: ParsedStatement, text: str, arguments: Arguments) -> Stream:
+        return Stream(self._database, parsed, text, arguments, owner=self)
 
     def _open_session(self) -> Session:
         session = self._session

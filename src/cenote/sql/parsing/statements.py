@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from operator import methodcaller
 from sys import getsizeof
 from threading import Lock
 from typing import Any
@@ -74,14 +75,19 @@ class ParsedStatement:
         return compile_template(self.text, driver.dialect, driver.style, mapping=mapping)
 
     def note_missing(self, error: BaseException) -> None:
-        """Of an error of this text, which was sent without parameters."""
-        driver = self._driver
-        if not driver.is_disconnect(error):
-            note_missing(error, self.text, driver.dialect, driver.style)
+        """Note on an error that the text was sent without parameters, if it has placeholders. Not
+        for the error of a connection that was lost."""
+        note_missing(error, self.text, self._driver.dialect, self._driver.style)
 
     def nothing(self) -> Any:
         """No parameters, of the kind that the placeholders of the text take."""
         return {} if self.template({}).names else ()
+
+    def call(self, method: str, text: str, arguments: Arguments) -> Any:
+        """A function that runs the statement by this method of the connection it is given."""
+        if self.commits:
+            return self.commit_by(method, text, arguments)
+        return methodcaller(method, text, arguments)
 
     def commit_by(self, name: str, text: str, arguments: Arguments) -> Any:
         """The call of a connection's method for a statement that commits. Only execute() tells what

@@ -1,0 +1,203 @@
+"""Streams: results that are read piece by piece, which pin their connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ..errors import PoolError
+from .driver import Arguments
+from .parsing.statements import ParsedStatement
+from .pin import Pin, close_pin
+from .session import Session
+
+if TYPE_CHECKING:
+    from .database import Database
+    from .per_loop import LoopDatabase
+    from .transaction import Transaction
+
+FIRST_CHUNK, LAST_CHUNK = 100, 1000  # rows that a stream reads at a time: first, and at most
+WIDE = 1000  # characters, bytes or elements in a row; of such rows no more are read than at first
+
+
+class Stream:
+    """An async iterator over rows, with aclose(); nothing happens before the first is asked for.
+
+    Outside a transaction it has a connection of its own, inside one it shares that.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_chunk",
+        "_database",
+        "_over",
+        "_owner",
+        "_parsed",
+        "_pin",
+        "_rows",
+        "_session",
+        "_text",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        database: Database,
+        parsed: ParsedStatement,
+        text: str,
+        arguments: Arguments,
+        owner: Transaction | None = None,
+    ) -> None:
+        self._database = database
+        self._parsed = parsed
+        self._text = text
+        self._arguments = arguments
+        self._owner = owner
+        self._session: Session | None = None
+        self._pin: Pin | None = None
+        self._rows: list[Any] = []  # read and not yet given, the last one first
+        self._chunk = FIRST_CHUNK
+        self._over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._rows:
+            return self._rows.pop()
+        if self._over:
+            raise StopAsyncIteration
+        if self._pin is None:
+            await self._open()
+        session, pin = self._session, self._pin
+        assert session is not None
+        assert pin is not None
+        if pin not in session.pins:
+            self._over = True
+            raise self._cut_off(session)
+        try:
+            rows = await session.run(
+                lambda connection: pin.source.fetch(self._chunk),
+                None,
+                pin=pin,
+                transaction=pin.transaction,
+            )
+            if pin.over:  # with the task of the transaction, meanwhile
+                raise self._cut_off(session)
+        except BaseException:
+            self._over = True
+            self._let_go(session, pin)
+            raise
+        if not rows:
+            await self.aclose()
+            raise StopAsyncIteration
+        if self._chunk < LAST_CHUNK and not is_wide(rows[-1]):
+            self._chunk = min(2 * self._chunk, LAST_CHUNK)
+        self._rows += rows
+        self._rows.reverse()
+        return self._rows.pop()
+
+    async def aclose(self) -> None:
+        """The end, reached or not; the connection goes back."""
+        self._over = True
+        self._rows.clear()
+        session, pin = self._session, self._pin
+        if session is None or pin is None or pin not in session.pins or session.connection is None:
+            return
+        if session.lost is not None:
+            session.drop_pin(pin)
+            return
+        await close_pin(session, pin)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        session, pin = self._session, self._pin
+        if session is not None and pin is not None and pin in session.pins:
+            pin.collected = True
+            session.loop_db.post(lambda: session.forget_pin(pin))
+
+    async def _open(self) -> None:
+        loop_db, parsed = self._database._loop_database(), self._parsed
+        try:
+            self._pin = await loop_db.observed(parsed.keyword, parsed.text, self._open_on(loop_db))
+        except BaseException as error:
+            self._over = True
+            if self._arguments is None and not loop_db.driver.is_disconnect(error):
+                parsed.note_missing(error)
+            raise
+
+    async def _open_on(self, loop_db: LoopDatabase) -> Pin:
+        session = self._session = await self._find_session(loop_db)
+        reason = f"stream is open ({self._parsed!r})"
+        return await session.run(
+            lambda connection: self._start(session, reason), self._parsed, transaction=self._owner
+        )
+
+    async def _start(self, session: Session, reason: str) -> Pin:
+        """Pinned in the very step in which it is open."""
+        connection = session.check()
+        source = await connection.stream(
+            self._text, self._arguments, self._parsed.keyword, alone=session.private
+        )
+        pin = Pin(
+            reason,
+            source,
+            exclusive=not connection.interleaves,
+            rows=self._rows,
+            transaction=self._owner,
+        )
+        session.pins[pin] = None
+        return pin
+
+    async def _find_session(self, loop_db: LoopDatabase) -> Session:
+        if self._owner is not None:
+            return self._owner._open_session()
+        session = loop_db.session()
+        if session is not None and (
+            session.lost is not None or session.transactions or session.touched or session.blocks
+            or session.connection is None or session.connection.in_transaction
+        ):  # fmt: skip
+            return session
+        if session is None and not self._database._pooled:
+            return await loop_db.bound_session()
+        if session is not None and not self._database._pooled:
+            return session
+        return await loop_db.bound_session(private=True)
+
+    def _let_go(self, session: Session, pin: Pin) -> None:
+        """After an error in mid-stream."""
+        if pin in session.pins:
+            if session.connection is not None:
+                if session.private:
+                    pin.source.abandon()
+                    session.connection.mark_broken()
+                else:
+                    session.connection.leftovers.append(pin.source)
+            session.drop_pin(pin)
+
+    def _cut_off(self, session: Session) -> PoolError:
+        assert self._pin is not None
+        if session.lost is not None and not self._pin.over:
+            return session.lost.error()
+        if self._pin.over or session.loop_db.database._closed:
+            return session.loop_db.gone()
+        return PoolError(
+            f"the stream of {self._parsed!r} was cut off: its task or its transaction ended, "
+            f"or its connection was lost"
+        )
+
+
+def is_wide(row: Iterable[Any]) -> bool:
+    """Whether there is so much in it that many of them would be a burden."""
+    sized = (value for value in row if isinstance(value, str | bytes | list | tuple | dict))
+    return sum(map(len, sized)) > WIDE
