@@ -68,3 +68,27 @@ def test_only_the_publishing_job_may_do_more_than_read() -> None:
         assert workflow["permissions"] == {"contents": "read"}, path
         more = [name for name, job in workflow["jobs"].items() if "permissions" in job]
         assert more == (["publish"] if path.name == "release.yml" else [])
+
+
+@SOURCES
+def test_every_path_of_the_code_owners_exists() -> None:
+    lines = (GITHUB / "CODEOWNERS").read_text("utf-8").splitlines()
+    rules = [line.split() for line in lines if line and not line.startswith("#")]
+    assert rules[0][0] == "*"
+    for path, *owners in rules[1:]:
+        assert (ROOT / path.strip("/")).exists(), path
+        assert owners
+
+
+@SOURCES
+def test_every_pinned_environment_is_renewed_by_dependabot() -> None:
+    updates = load(GITHUB / "dependabot.yml")["updates"]
+    assert {update["package-ecosystem"] for update in updates} == {"github-actions", "pip"}
+
+
+@SOURCES
+def test_the_nights_bring_what_takes_too_long_for_a_push() -> None:
+    jobs = load(GITHUB / "workflows/nightly.yml")["jobs"]
+    wanted = {"check", "sanitize", "soak", "fuzz", "chaos", "dist"}
+    assert wanted <= set(jobs["long"]["strategy"]["matrix"]["target"])
+    assert jobs["drivers"]["strategy"]["matrix"]["age"] == ["oldest", "newest"]
