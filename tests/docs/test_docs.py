@@ -185,12 +185,15 @@ def run_page(
             chosen.append(vars(block) | {"code": replaced(block.code, addresses)})
         else:
             run.skipped[block.name] = reason
-    for place, texts in ((0, PRELUDES), (len(chosen) + 1, POSTLUDES)):
-        code = texts.get(page)
-        if code is not None and not servers_missing(code, request, addresses):
-            name = "prelude" if place == 0 else "postlude"
-            extra = {"name": name, "title": "", "language": "python"}
-            chosen.insert(place, extra | {"code": replaced(code, addresses)})
+    prelude = PRELUDES.get(page)
+    if prelude is not None and not servers_missing(prelude, request, addresses):
+        chosen.insert(0, framing("prelude", replaced(prelude, addresses)))
+    postlude = POSTLUDES.get(page)
+    # It closes what a fragment opened, unless that one was skipped.
+    if postlude is not None and names(postlude, ast.Load) <= set().union(
+        *(names(block["code"], ast.Store) for block in chosen if block["language"] == "python")
+    ):
+        chosen.append(framing("postlude", postlude))
     process = subprocess.run(
         [
             sys.executable,
@@ -212,6 +215,23 @@ def run_page(
     run.results = {result["name"]: result for result in json.loads(process.stdout)}
     run.stderr = process.stderr
     return run
+
+
+def framing(name: str, code: str) -> dict[str, Any]:
+    """A block that is not on the page."""
+    return {"name": name, "title": "", "language": "python", "code": code}
+
+
+def names(code: str, use: type[ast.expr_context]) -> set[str]:
+    """The names that the code reads (`ast.Load`) or binds (`ast.Store`, imports with it)."""
+    tree = compile(code, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, use):
+            found.add(node.id)
+        elif isinstance(node, ast.alias) and use is ast.Store:
+            found.add((node.asname or node.name).partition(".")[0])
+    return found
 
 
 # Of packages that we do not write.
@@ -252,6 +272,14 @@ def postgres_urls(server: PostgresServer) -> dict[str, str]:
     }
 
 
+class NoServer:
+    """What needs no server, only an address of its own, is never missing."""
+
+    @staticmethod
+    def missing() -> None:
+        return None
+
+
 SERVERS: list[tuple[str, Any, str, Any]] = [
     (r'"postgresql\S*://app:secret@localhost/shop"', PostgresServer, "postgres_server",
      postgres_urls),
@@ -260,7 +288,7 @@ SERVERS: list[tuple[str, Any, str, Any]] = [
     (r"redis://localhost:6379|\"localhost\", 6379", RedisServer, "redis_server",
      lambda server: {"redis://localhost:6379": server.url,
                      '"localhost", 6379': f'"{server.host}", {server.port}'}),
-    (r"port=8765|dashboard\(control", RedisServer, "no_server",
+    (r"port=8765|dashboard\(control", NoServer, "no_server",
      lambda _: {"port=8765": "port=0", "dashboard(control": "dashboard(port=0, control"}),
 ]  # fmt: skip
 
@@ -296,7 +324,9 @@ def pattern(text: str) -> re.Pattern[str]:
 @pytest.mark.parametrize("page", sorted(PRELUDES.keys() | POSTLUDES.keys()))
 def test_the_frame_of_a_page_runs(page: str, runs: Any) -> None:
     run = runs(page)
-    for name in ("prelude", "postlude"):
+    for name, texts in (("prelude", PRELUDES), ("postlude", POSTLUDES)):
+        if page in texts and not run.skipped:
+            assert name in run.results
         result = run.results.get(name, {"error": "", "stderr": ""})
         assert not result["error"]
         assert not result["stderr"]
