@@ -33,7 +33,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from cenote.extras import otel
 from cenote.extras.summary import summarize
-from cenote.sql.parsing.placeholders import POSTGRESQL
+from cenote.sql.dialects import POSTGRESQL
 
 POOL = "db.client.connection.pool.name"
 STATE = "db.client.connection.state"

@@ -49,8 +49,8 @@ def test_no_import_points_the_wrong_way() -> None:
 # `sql.view`.
 DOORS = {
     "cenote", "cenote.errors", "cenote.log", "cenote.mask", "cenote.observe", "cenote.options",
-    "cenote.pool", "cenote.sql.database", "cenote.sql.parsing.tokens", "cenote.sql.view",
-    "cenote.states",
+    "cenote.pool", "cenote.sql.database", "cenote.sql.dialects", "cenote.sql.parsing.tokens",
+    "cenote.sql.view", "cenote.states",
 }  # fmt: skip
 
 

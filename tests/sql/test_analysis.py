@@ -2,7 +2,7 @@
 
 import pytest
 
-from cenote.sql.parsing.placeholders import MYSQL, POSTGRESQL, SQLITE, Dialect
+from cenote.sql.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
 from cenote.sql.parsing.session_rules import Analysis, analyse
 from tests.support.dialects import DIALECTS
 
@@ -466,7 +466,7 @@ def test_reading_the_schema_of_temporary_tables() -> None:
     assert analyse("delete from temp.sqlite_master", SQLITE).touches == "temp"
 
 
-def test_an_unknown_dialect_has_the_rules_of_postgresql() -> None:
+def test_a_dialect_without_rules_takes_the_general_ones() -> None:
     assert analyse("set x = 1", Dialect("other")) == Analysis(
         touches="SET", control=None, ends=None, read_only=False, keyword="SET", statements=1
     )

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cenote.sql.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
 from cenote.sql.parsing import session_rules
-from cenote.sql.parsing.placeholders import MYSQL, POSTGRESQL, SQLITE, Dialect
 from cenote.sql.parsing.session_rules import Analysis, analyse
 from tests.support.dialects import DIALECTS
 

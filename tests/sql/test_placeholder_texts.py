@@ -10,13 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cenote.sql.parsing.placeholders import (
-    MYSQL,
-    SQLITE,
-    Dialect,
-    Style,
-    compile_template,
-)
+from cenote.sql.dialects import MYSQL, SQLITE, Dialect
+from cenote.sql.parsing.placeholders import Style, compile_template
 from cenote.sql.parsing.tokens import condensed, landmarks, tokens
 from tests.support.dialects import DIALECTS, DRIVERS, by_list, by_name
 

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
+from cenote.sql.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
 from cenote.sql.parsing.placeholders import (
-    MYSQL,
-    POSTGRESQL,
-    SQLITE,
-    Dialect,
     Style,
     compile_template,
     describe_placeholders,

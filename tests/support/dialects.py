@@ -1,10 +1,7 @@
 """The SQL dialects, the styles of their drivers, and statements converted for them."""
 
+from cenote.sql.dialects import MYSQL, POSTGRESQL, SQLITE, Dialect
 from cenote.sql.parsing.placeholders import (
-    MYSQL,
-    POSTGRESQL,
-    SQLITE,
-    Dialect,
     Style,
     Template,
     compile_template,

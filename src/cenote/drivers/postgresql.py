@@ -5,22 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..sql.driver import LONGEST_KEPT, Isolation
-from ..sql.parsing.tokens import POSTGRESQL, tokens
+from ..sql.dialects import POSTGRESQL
+from ..sql.driver import LONGEST_KEPT
+from ..sql.parsing.tokens import tokens
 from ..sql.url import Target
-
-CAPABILITIES = frozenset(
-    {
-        "ping",
-        "reset",
-        "prepare",
-        "cancel",
-        "looks_dead",
-        "sqlstate",
-        "statement_cache",
-        "interleave",
-    }
-)
 
 # One message. Not DISCARD ALL, which would also drop the statements that the driver keeps ready:
 # of those only what was prepared by SQL goes. The last answer says how many of them are left.
@@ -54,11 +42,6 @@ WORDS = {
     "target_session_attrs": ("any", "primary", "standby", "read-write", "read-only",
                              "prefer-standby"),
 }  # fmt: skip
-
-
-def begin_statement(isolation: Isolation | None, read_only: bool) -> str:
-    level = "" if isolation is None else f" ISOLATION LEVEL {isolation.upper()}"
-    return f"BEGIN{level}{' READ ONLY' if read_only else ''}"
 
 
 def is_demotion(sqlstate: object) -> bool:

@@ -42,8 +42,6 @@ STATE: Final = "db.client.connection.state"
 BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)  # seconds
 KEPT: Final = 100_000  # durations of a pool that wait for the next collection, at most
 SPANS: Final = ("acquire", "create", "statement")
-SYSTEMS: Final = {"postgres": "postgresql"}  # where the scheme is not the name
-KNOWN_SYSTEMS: Final = ("sqlite", "postgresql", "mysql", "mariadb")
 
 Attributes = dict[str, str | int]
 
@@ -325,8 +323,7 @@ class Waiters:
 def describe(database: Database) -> Attributes:
     """Whom a database talks to; no user, and no password."""
     address = address_of(database)
-    system = SYSTEMS.get(address.scheme, address.scheme)
-    found: Attributes = {"db.system.name": system if system in KNOWN_SYSTEMS else "other_sql"}
+    found: Attributes = {"db.system.name": address.system}
     if address.database:
         found["db.namespace"] = address.database
     if len(address.hosts) == 1:  # of several, the one in use is not known

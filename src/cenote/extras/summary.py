@@ -11,7 +11,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from ..sql.parsing.tokens import Dialect, tokens
+from ..sql.dialects import Dialect
+from ..sql.parsing.tokens import tokens
 
 LONGEST: Final = 255  # characters, as the conventions ask for
 LOOKED_AT: Final = 1000  # tokens

@@ -1,6 +1,8 @@
-"""What a database driver is to cenote: a `Driver` makes connections, each a `DriverConnection`.
+"""The interface of a driver: a `Driver` makes connections, each a `DriverConnection`.
 
-The database layer asks no driver's name. What only some can do is found by asking `capabilities`.
+The database layer asks no driver's name. What only some drivers can do is found in the class of
+their connections: the optional methods that it defines, and its traits. `capabilities` is computed
+from that.
 """
 
 from __future__ import annotations
@@ -8,27 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import Parameter, signature
 from logging import DEBUG
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..log import log
 from ..options import nearest
-from .parsing.placeholders import Dialect, Style, Template
+from .dialects import Dialect, Isolation
+from .parsing.placeholders import Style, Template
 from .states import ConnectionState, after
 from .url import Secret, Target
 
 T = TypeVar("T")
 Arguments = Sequence[Any] | Mapping[str, Any] | None
-Isolation = Literal["read uncommitted", "read committed", "repeatable read", "serializable"]
-ISOLATIONS: tuple[Isolation, ...] = (
-    "read uncommitted",
-    "read committed",
-    "repeatable read",
-    "serializable",
-)
 
 BUILT_IN = {
     "sqlite": "cenote.drivers.sqlite.driver",
@@ -44,6 +41,7 @@ BUILT_IN = {
 LONGEST_KEPT = 15_000
 USABLE = (ConnectionState.READY, ConnectionState.FRESH)
 INTERRUPTED = (ConnectionState.INTERRUPTED, ConnectionState.STUCK)
+MANY = "cenote_many"  # the savepoint of atomically()
 GROUP = "cenote.drivers"  # entry points of other packages: scheme = "package.module"
 
 
@@ -108,7 +106,11 @@ class DriverConnection(ABC):
         "underway",
     )  # fmt: skip
 
+    dialect: ClassVar[Dialect]  # of the statements that it takes
     interleaves: ClassVar[bool] = True  # other statements run while a RowCursor is open
+    cancels: ClassVar[bool] = False  # close() stops the statement that is `busy` on the server
+    caches_statements: ClassVar[bool] = False  # keeps `statement_cache_size` of them prepared
+    gives_sqlstate: ClassVar[bool] = False  # the errors of the server have one
     keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result refers to it
     guard_bases: ClassVar[tuple[type, ...]] = ()  # that the driver's own isinstance() asks for
 
@@ -199,17 +201,19 @@ class DriverConnection(ABC):
         """`alone`: nothing else is done on the connection. If not, and outside a transaction, the
         other statements stay outside of one too, and the session stays as it is."""
 
-    @abstractmethod
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
-        """Begin a transaction; None: at the level that the server has by itself."""
+        """Begin a transaction; `isolation` None is the default level of the server."""
+        for text in self.dialect.begin(isolation, read_only):
+            await self.execute(text, None)
 
-    @abstractmethod
     async def commit(self) -> bool:
-        """False: the server rolled back instead."""
+        """Commit the open transaction; False if the server rolled back instead."""
+        await self.execute(self.dialect.commit(), None)
+        return True
 
-    @abstractmethod
     async def rollback(self) -> None:
         """End the open transaction, and undo it."""
+        await self.execute(self.dialect.rollback(), None)
 
     @abstractmethod
     async def close(self) -> None:
@@ -218,6 +222,20 @@ class DriverConnection(ABC):
     @abstractmethod
     def terminate(self) -> None:
         """Close at once, without waiting for anything; harmless after close()."""
+
+    async def savepoint(self, name: str) -> None:
+        """Set a savepoint in the open transaction."""
+        await self.execute(self.dialect.savepoint(name), None)
+
+    async def release_savepoint(self, name: str) -> None:
+        """Remove a savepoint, if the database has a statement for that."""
+        text = self.dialect.release_savepoint(name)
+        if text is not None:
+            await self.execute(text, None)
+
+    async def rollback_to_savepoint(self, name: str) -> None:
+        """Undo everything since a savepoint, which stays."""
+        await self.execute(self.dialect.rollback_to_savepoint(name), None)
 
     def looks_dead(self) -> bool:
         """Whether the driver knows that it is over; no round trip."""
@@ -254,7 +272,7 @@ class DriverConnection(ABC):
     @property
     def can_reset(self) -> bool:
         """Whether reset() can do it; a connection that cannot is replaced."""
-        return False
+        return "reset" in capabilities_of(type(self))
 
     async def reset(self) -> bool:
         """Back to what a new connection is; False: it has to be replaced."""
@@ -284,16 +302,19 @@ class DriverConnection(ABC):
 
     async def atomically(self, work: Callable[[], Awaitable[object]]) -> None:
         """All of it or nothing: in a transaction of its own, or behind a savepoint."""
+        dialect = self.dialect
+        end: str | None
         if self.in_transaction:
-            undo, end = "ROLLBACK TO SAVEPOINT cenote_many", "RELEASE SAVEPOINT cenote_many"
-            await self.execute("SAVEPOINT cenote_many", None)
+            undo, end = dialect.rollback_to_savepoint(MANY), dialect.release_savepoint(MANY)
+            await self.savepoint(MANY)
         else:
-            undo, end = "ROLLBACK", "COMMIT"
+            undo, end = dialect.rollback(), dialect.commit()
             await self.begin(None, False)
         self.underway = True
         try:
             await work()
-            await self.execute(end, None)
+            if end is not None:
+                await self.execute(end, None)
         except Exception:
             if self.in_transaction:
                 try:
@@ -301,6 +322,27 @@ class DriverConnection(ABC):
                 except Exception as error:  # the first error says why
                     log(DEBUG, "%s failed", undo, error=error)
             raise
+
+
+@cache
+def capabilities_of(kind: type[DriverConnection]) -> frozenset[str]:
+    """What a class of connections can do: the optional methods that it defines, and its traits."""
+    found = {name for name in OPTIONAL if getattr(kind, name) is not OPTIONAL[name]}
+    found.update(name for trait, name in TRAITS.items() if getattr(kind, trait))
+    if kind.caches_statements:
+        found.add("prepare")  # what runs is kept ready, whether prepare() adds to that or not
+    return frozenset(found)
+
+
+OPTIONAL = {
+    name: getattr(DriverConnection, name) for name in ("ping", "reset", "prepare", "looks_dead")
+}
+TRAITS = {
+    "cancels": "cancel",
+    "caches_statements": "statement_cache",
+    "gives_sqlstate": "sqlstate",
+    "interleaves": "interleave",
+}
 
 
 class Prepared:
@@ -337,13 +379,27 @@ class Prepared:
 class Driver(ABC):
     """Makes the connections of one database, and knows what its errors mean."""
 
-    dialect: ClassVar[Dialect]
-    style: ClassVar[Style]
-    capabilities: ClassVar[frozenset[str]]
+    connection_class: ClassVar[type[DriverConnection]]  # that connect() gives
+    style: ClassVar[Style]  # which placeholders the connections take
 
     def __init__(self, config: ConnectConfig) -> None:
         self.config = config
         self.ask_password: Callable[[], Awaitable[Secret | None]] | None = None  # for one more
+
+    @property
+    def dialect(self) -> Dialect:
+        """How statements are written, and what they do to a session."""
+        return self.connection_class.dialect
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What the connections can do, as found in their class."""
+        return capabilities_of(self.connection_class)
+
+    @property
+    def system_name(self) -> str:
+        """The database system by the names that OpenTelemetry has for them."""
+        return "other_sql"
 
     @abstractmethod
     async def connect(self, password: Secret | None) -> DriverConnection:

@@ -9,20 +9,6 @@ from ..errors import SessionLostError, TransactionLostError
 
 Outcome = Literal["rolled_back", "committed", "unknown"]
 
-# They may have changed the session, or not: nobody has asked for a setting, a role or a lock.
-DOUBTFUL = frozenset(
-    {"CALL", "DEALLOCATE", "DISCARD", "DO", "EXECUTE", "LOAD", "RESET", "UNLISTEN",
-     "pg_advisory_unlock()", "pg_advisory_unlock_all()", "pg_advisory_unlock_shared()",
-     "BINLOG", "DROP PREPARE", "DROP TEMPORARY", "FLUSH", "GET", "RELEASE_ALL_LOCKS()",
-     "RELEASE_LOCK()", "UNLOCK TABLE", "UNLOCK TABLES", "version comment",
-     "ALTER EVENT", "CREATE EVENT", "CREATE FUNCTION", "CREATE PACKAGE", "CREATE PROCEDURE",
-     "CREATE TRIGGER",
-     "BEGIN NOT ATOMIC", "CASE", "FOR", "IF", "LOOP", "REPEAT", "WHILE"}
-)  # fmt: skip
-
-# ROLLBACK undoes these on PostgreSQL; locks, plans and libraries stay.
-UNDONE = frozenset({"CREATE TEMPORARY", "DECLARE WITH HOLD", "LISTEN", "RESET", "SET", "UNLISTEN"})
-
 
 class Lost:
     """A transaction that ended behind the back of its block."""
@@ -45,10 +31,10 @@ class LostSession:
 
     __slots__ = ("cause", "once", "reason")
 
-    def __init__(self, reason: str, cause: BaseException | None) -> None:
+    def __init__(self, reason: str, cause: BaseException | None, *, once: bool) -> None:
         self.reason = reason
         self.cause = cause
-        self.once = reason in DOUBTFUL  # to be told so is enough
+        self.once = once  # the change is doubtful: it suffices to raise the error once
 
     def error(self) -> SessionLostError:
         error = errors.session_lost(self.reason)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ..errors import PoolError
-from .parsing.placeholders import Dialect, Style, describe_placeholders
+from .dialects import Dialect
+from .parsing.placeholders import Style, describe_placeholders
 from .url import Target
 
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from ..observe import task_name
 from .circle import waits_for
 from .driver import DriverConnection, RowCursor
 from .fifo_lock import FifoLock
-from .losses import DOUBTFUL, Lost, LostSession, Outcome
+from .losses import Lost, LostSession, Outcome
 from .parsing.statements import ParsedStatement
 from .pin import Pin
 from .scope import RawTransaction, enter_scope, leave_scope
@@ -357,8 +357,12 @@ class Session:
             self.hold(reason)
 
     def hold(self, reason: str) -> None:
-        if self.holds is None or self.holds in DOUBTFUL:
+        if self.holds is None or self.is_doubtful(self.holds):
             self.holds = reason
+
+    def is_doubtful(self, reason: str) -> bool:
+        """Whether a statement with this reason may have changed nothing."""
+        return reason in self.loop_db.driver.dialect.rules.doubtful
 
     def keep_changes(self) -> None:
         """The transaction in which they were made is over."""
@@ -553,7 +557,7 @@ class Session:
         self.loop_db.unbind(self)
         if holds is not None and not task.done():
             heir = Session(self.loop_db, None, self.claim, task, private=False)
-            heir.lost_session = LostSession(holds, None)
+            heir.lost_session = LostSession(holds, None, once=self.is_doubtful(holds))
             self.loop_db.sessions[task] = heir
 
     def give_back(self) -> Any:
@@ -570,7 +574,7 @@ class Session:
         if connection is not None:
             reason = self.holds or ("connection()" if self.blocks else None)
             if reason is not None and not (self.private or self.ended):
-                self.lost_session = LostSession(reason, error)
+                self.lost_session = LostSession(reason, error, once=self.is_doubtful(reason))
             self.claim.reason = self.pending = None
             for pin in self.pins:
                 pin.source.abandon()

@@ -12,7 +12,8 @@ from .. import errors
 from ..errors import PoolError
 from ..log import log
 from ..observe import task_name
-from .driver import ISOLATIONS, Arguments, DriverConnection, Isolation
+from .dialects import ISOLATIONS, Isolation
+from .driver import Arguments, DriverConnection
 from .parsing.statements import ParsedStatement
 from .pin import Pin
 from .prepared import Statement, prepare
@@ -118,7 +119,7 @@ class Transaction(TextVerbs):
         def set_it(connection: DriverConnection) -> Awaitable[object]:
             self._older = {*session.pins}
             self._savepoint = f"cenote_{len(session.transactions) + 1}"
-            return connection.execute(f"SAVEPOINT {self._savepoint}", None)  # type: ignore[no-any-return]
+            return connection.savepoint(self._savepoint)
 
         await session.run(set_it, None)
         self._entered_in(session)
@@ -220,9 +221,11 @@ class Transaction(TextVerbs):
             )
 
     async def _release_savepoint(self, session: Session) -> None:
-        text = f"RELEASE SAVEPOINT {self._savepoint}"
+        name = self._savepoint or ""
         try:
-            await session.run(lambda connection: connection.execute(text, None), None, ending=self)
+            await session.run(
+                lambda connection: connection.release_savepoint(name), None, ending=self
+            )
         except Exception:
             if session.connection is not None and session.lost is None:
                 await self._undo(session)
@@ -254,13 +257,13 @@ class Transaction(TextVerbs):
 
     async def _undo(self, session: Session) -> None:
         """Back to its savepoint."""
-        name = self._savepoint
+        name = self._savepoint or ""
         self.is_open = False
         self._cut_inner(session)
 
         async def undo(connection: DriverConnection) -> None:
-            await connection.execute(f"ROLLBACK TO SAVEPOINT {name}", None)
-            await connection.execute(f"RELEASE SAVEPOINT {name}", None)
+            await connection.rollback_to_savepoint(name)
+            await connection.release_savepoint(name)
 
         try:
             await session.run(undo, None, ending=self)

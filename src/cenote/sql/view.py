@@ -11,21 +11,22 @@ from .per_loop import LoopDatabase
 if TYPE_CHECKING:
     from ..pool import Pool
     from .database import Database
-    from .parsing.tokens import Dialect
+    from .dialects import Dialect
 
 
 class Address(NamedTuple):
     """The server and the database that connections lead to, without user and password."""
 
-    scheme: str  # such as "postgresql", without the driver
+    system: str  # such as "postgresql", as OpenTelemetry calls it
     hosts: tuple[tuple[str, int | None], ...]  # names and ports; empty for a file
     database: str | None
 
 
 def address_of(database: Database) -> Address:
     """Return where the connections of the database lead."""
-    target = database._driver.config.target
-    return Address(target.scheme.partition("+")[0], tuple(target.hosts), target.database)
+    driver = database._driver
+    target = driver.config.target
+    return Address(driver.system_name, tuple(target.hosts), target.database)
 
 
 def dialect_of(database: Database) -> Dialect:

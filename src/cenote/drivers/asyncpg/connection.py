@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import count as counter
 from typing import Any, ClassVar
 
+from ...sql.dialects import POSTGRESQL, Dialect, Isolation
 from ...sql.driver import (
     Arguments,
     Collected,
     DriverConnection,
-    Isolation,
     Prepared,
     RowCursor,
     missing,
@@ -20,7 +20,6 @@ from ..postgresql import (
     ADDING,
     RESET,
     affected,
-    begin_statement,
     has_cursor,
     keeps,
 )
@@ -42,6 +41,10 @@ _numbers = counter(1)
 class AsyncpgConnection(DriverConnection):
     __slots__ = ("_alters", "_place", "_wire")
 
+    dialect: ClassVar[Dialect] = POSTGRESQL
+    cancels: ClassVar[bool] = True
+    caches_statements: ClassVar[bool] = True
+    gives_sqlstate: ClassVar[bool] = True
     guard_bases: ClassVar[tuple[type, ...]] = (asyncpg.connection._ConnectionProxy,)
     raw: Any
 
@@ -137,7 +140,8 @@ class AsyncpgConnection(DriverConnection):
         return AsyncpgHeld(self, name)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
-        await self.raw.execute(begin_statement(isolation, read_only))
+        for text in POSTGRESQL.begin(isolation, read_only):
+            await self.raw.execute(text)
 
     async def commit(self) -> bool:
         status: str = await self.raw.execute("COMMIT")

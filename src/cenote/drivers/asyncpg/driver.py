@@ -14,10 +14,9 @@ from ...sql.driver import (
     missing,
     reject_unknown,
 )
-from ...sql.parsing.placeholders import POSTGRESQL, Dialect, Style
+from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..postgresql import (
-    CAPABILITIES,
     is_demotion,
     is_final,
     seconds,
@@ -41,9 +40,8 @@ OTHERS = ("host", "port", "dbname", "application_name", "options", "client_encod
 
 
 class AsyncpgDriver(Driver):
-    dialect: ClassVar[Dialect] = POSTGRESQL
+    connection_class: ClassVar[type[DriverConnection]] = AsyncpgConnection
     style: ClassVar[Style] = "numeric"
-    capabilities: ClassVar[frozenset[str]] = CAPABILITIES
 
     def __init__(self, config: ConnectConfig) -> None:
         super().__init__(config)
@@ -77,6 +75,10 @@ class AsyncpgDriver(Driver):
         # The least recently used one goes; asyncpg's timers for each would outlive connections.
         self._arguments["max_cached_statement_lifetime"] = 0
         self._arguments["connection_class"] = Connection
+
+    @property
+    def system_name(self) -> str:
+        return "postgresql"
 
     async def connect(self, password: Secret | None) -> DriverConnection:
         arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}

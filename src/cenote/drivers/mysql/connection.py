@@ -6,9 +6,10 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ...sql.driver import Arguments, Collected, DriverConnection, Isolation, Prepared, RowCursor
+from ...sql.dialects import MYSQL, Dialect, Isolation
+from ...sql.driver import Arguments, Collected, DriverConnection, Prepared, RowCursor
 from ...sql.notes import note_row, of_values
-from ...sql.parsing.placeholders import MYSQL, Template, UsualText
+from ...sql.parsing.placeholders import Template, UsualText
 from ...sql.parsing.session_rules import analyse
 from ...sql.rows import make_rows
 from ..wire import Wire, hang_up
@@ -55,6 +56,10 @@ class MysqlConnection(DriverConnection):
         "who",
     )  # fmt: skip
 
+    dialect: ClassVar[Dialect] = MYSQL
+    cancels: ClassVar[bool] = True
+    caches_statements: ClassVar[bool] = True
+    gives_sqlstate: ClassVar[bool] = True
     interleaves: ClassVar[bool] = False
     keeping: ClassVar[frozenset[str]] = frozenset({"cursor", "prepare"})
     raw: Connection
@@ -275,9 +280,8 @@ class MysqlConnection(DriverConnection):
     # -- transactions ----------------------------------------------------------------------------
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
-        if isolation is not None:
-            await self.raw.run(f"SET TRANSACTION ISOLATION LEVEL {isolation.upper()}")
-        await self.raw.run(f"START TRANSACTION{' READ ONLY' if read_only else ''}")
+        for text in MYSQL.begin(isolation, read_only):
+            await self.raw.run(text)
 
     async def commit(self) -> bool:
         await self.raw.run("COMMIT")

@@ -15,7 +15,7 @@ from ...sql.driver import (
     fresh,
     reject_unknown,
 )
-from ...sql.parsing.placeholders import MYSQL, Dialect, Style
+from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from .connection import MysqlConnection, code
 from .private import FLAGS, SETTLED, Connection, charset_by_name, errors
@@ -46,11 +46,8 @@ WHO = f"SELECT CURRENT_ROLE(), DATABASE(), {', '.join(f'@@{name}' for name in SE
 
 
 class MysqlDriver(Driver):
-    dialect: ClassVar[Dialect] = MYSQL
+    connection_class: ClassVar[type[DriverConnection]] = MysqlConnection
     style: ClassVar[Style] = "qmark"
-    capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"ping", "reset", "prepare", "cancel", "looks_dead", "sqlstate", "statement_cache"}
-    )
     reserved: ClassVar[tuple[str, ...]] = ("autocommit",)
 
     def __init__(self, config: ConnectConfig) -> None:
@@ -87,6 +84,10 @@ class MysqlDriver(Driver):
             arguments["database"] = target.database
         self._arguments = arguments
         self._password: Secret | None = None  # of the last connection, to kill its statement
+
+    @property
+    def system_name(self) -> str:
+        return self.config.target.scheme.partition("+")[0]
 
     async def connect(self, password: Secret | None) -> DriverConnection:
         self._password = password

@@ -16,8 +16,9 @@ from math import isfinite
 from typing import Any
 from uuid import UUID
 
+from ...sql.dialects import MYSQL
 from ...sql.parsing.placeholders import marks
-from ...sql.parsing.tokens import MYSQL, readings
+from ...sql.parsing.tokens import readings
 
 KNOWN = frozenset(
     {type(None), bool, int, str, bytes, bytearray, date, datetime, time, timedelta}

@@ -8,11 +8,11 @@ from itertools import count as counter
 from operator import length_hint
 from typing import Any, ClassVar, TypeVar
 
+from ...sql.dialects import POSTGRESQL, Dialect, Isolation
 from ...sql.driver import (
     Arguments,
     Collected,
     DriverConnection,
-    Isolation,
     RowCursor,
     missing,
 )
@@ -20,7 +20,6 @@ from ...sql.notes import note_row, of_values
 from ..postgresql import (
     RESET,
     affected,
-    begin_statement,
     has_cursor,
     is_refusal,
 )
@@ -50,6 +49,10 @@ _numbers = counter(1)
 class PsycopgConnection(DriverConnection):
     __slots__ = ("_context", "_keeper", "_made", "_wire")
 
+    dialect: ClassVar[Dialect] = POSTGRESQL
+    cancels: ClassVar[bool] = True
+    caches_statements: ClassVar[bool] = True
+    gives_sqlstate: ClassVar[bool] = True
     keeping: ClassVar[frozenset[str]] = frozenset(
         {"cursor", "execute", "notifies", "pipeline", "transaction"}
     )
@@ -215,7 +218,8 @@ class PsycopgConnection(DriverConnection):
         return PsycopgSource(self, cursor, own)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
-        await self._command(begin_statement(isolation, read_only))
+        for text in POSTGRESQL.begin(isolation, read_only):
+            await self._command(text)
 
     async def commit(self) -> bool:
         return await self._command("COMMIT") != b"ROLLBACK"

@@ -14,10 +14,9 @@ from ...sql.driver import (
     missing,
     reject_unknown,
 )
-from ...sql.parsing.placeholders import POSTGRESQL, Dialect, Style
+from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..postgresql import (
-    CAPABILITIES,
     is_demotion,
     is_final,
     seconds,
@@ -38,9 +37,8 @@ CLOSED = "the connection is closed"  # before anything was sent
 
 
 class PsycopgDriver(Driver):
-    dialect: ClassVar[Dialect] = POSTGRESQL
+    connection_class: ClassVar[type[DriverConnection]] = PsycopgConnection
     style: ClassVar[Style] = "format"
-    capabilities: ClassVar[frozenset[str]] = CAPABILITIES
     reserved: ClassVar[tuple[str, ...]] = ("autocommit",)
 
     def __init__(self, config: ConnectConfig) -> None:
@@ -58,6 +56,10 @@ class PsycopgDriver(Driver):
             options["host"] = ",".join(name for name, _ in target.hosts)
             options["port"] = ",".join(str(port or 5432) for _, port in target.hosts)
         self._arguments: dict[str, Any] = {**arguments, **options}
+
+    @property
+    def system_name(self) -> str:
+        return "postgresql"
 
     async def connect(self, password: Secret | None) -> DriverConnection:
         arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}

@@ -16,13 +16,13 @@ from urllib.parse import quote, urlencode
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+from ...sql.dialects import SQLITE, Dialect, Isolation
 from ...sql.driver import (
     Arguments,
     Collected,
     ConnectConfig,
     Driver,
     DriverConnection,
-    Isolation,
     Prepared,
     RowCursor,
     check_connect_args,
@@ -32,7 +32,7 @@ from ...sql.driver import (
 )
 from ...sql.fifo_lock import FifoLock
 from ...sql.notes import note_row
-from ...sql.parsing.placeholders import SQLITE, Dialect, Style, Template
+from ...sql.parsing.placeholders import Style, Template
 from ...sql.parsing.session_rules import analyse
 from ...sql.rows import make_rows
 from ...sql.url import Secret
@@ -99,6 +99,9 @@ def locked() -> sqlite3.OperationalError:
 class SqliteConnection(DriverConnection):
     __slots__ = ("_eager", "_patience", "_reads_only", "_stopped", "_turn", "_writers")
 
+    dialect: ClassVar[Dialect] = SQLITE
+    cancels: ClassVar[bool] = True
+    caches_statements: ClassVar[bool] = True
     keeping: ClassVar[frozenset[str]] = frozenset(
         {"cursor", "execute", "executemany", "executescript", "iterdump"}
     )
@@ -282,11 +285,8 @@ class SqliteSource(RowCursor):
 
 
 class SqliteDriver(Driver):
-    dialect: ClassVar[Dialect] = SQLITE
+    connection_class: ClassVar[type[DriverConnection]] = SqliteConnection
     style: ClassVar[Style] = "qmark"
-    capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"ping", "prepare", "cancel", "looks_dead", "statement_cache", "interleave"}
-    )
     reserved: ClassVar[tuple[str, ...]] = ("database", "isolation_level", "autocommit", "uri")
 
     def __init__(self, config: ConnectConfig) -> None:
@@ -329,6 +329,10 @@ class SqliteDriver(Driver):
 
     def register(self, method: str, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
         self._registered.append((method, arguments, more))
+
+    @property
+    def system_name(self) -> str:
+        return "sqlite"
 
     async def connect(self, password: Secret | None) -> DriverConnection:
         if password is not None:
@@ -541,7 +545,8 @@ def _execute_many(connection: sqlite3.Connection, text: str, arguments: Iterator
 
 def _begin(connection: sqlite3.Connection, read_only: bool) -> bool:
     """Whether query_only is set now that was not before."""
-    connection.execute("BEGIN DEFERRED" if read_only else "BEGIN IMMEDIATE")
+    for text in SQLITE.begin(None, read_only):
+        connection.execute(text)
     if not read_only or _ask(connection, "PRAGMA query_only"):
         return False
     connection.execute("PRAGMA query_only = 1")

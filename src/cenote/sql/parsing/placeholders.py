@@ -4,14 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from .tokens import LETTER, MYSQL, POSTGRESQL, QUOTED, SQLITE, Dialect, landmarks, readings
+from .tokens import LETTER, QUOTED, landmarks, readings
 
-__all__ = ["MYSQL", "POSTGRESQL", "SQLITE", "Dialect", "Style", "Template", "compile_template"]
+if TYPE_CHECKING:
+    from ..dialects.dialect import Dialect
 
-Style = Literal["numeric", "format", "qmark"]  # $1 (asyncpg), %s (psycopg), ? (MySQL, SQLite)
 
+@dataclass(frozen=True, slots=True)
+class PlaceholderStyle:
+    """What the placeholders look like that a driver wants."""
+
+    first: str  # the first one of a statement: "?", "%s", "$1", ":1"
+
+    @property
+    def numbered(self) -> bool:
+        """Whether each has a number, so that a name that occurs twice is one parameter."""
+        return "1" in self.first
+
+    @property
+    def percent(self) -> bool:
+        """Whether a literal percent sign is written %%."""
+        return self.first.startswith("%")
+
+    def write(self, number: int) -> str:
+        """The placeholder with a number, which counts from 1."""
+        return self.first.replace("1", str(number))
+
+
+# The styles that PEP 249 has a name for may be given by it.
+Style = Literal["numeric", "format", "qmark"] | PlaceholderStyle
+STYLES = {
+    "numeric": PlaceholderStyle("$1"),  # asyncpg
+    "format": PlaceholderStyle("%s"),  # psycopg
+    "qmark": PlaceholderStyle("?"),  # MySQL, SQLite
+}
 SHOWN = 5  # names of placeholders in a message
 
 
@@ -101,11 +130,12 @@ class Template:
 
 def compile_template(text: str, dialect: Dialect, style: Style, *, mapping: bool) -> Template:
     """Rewrite the placeholders of `text` for parameters that are a mapping, or a sequence."""
-    template = _compile(text, dialect, style, mapping)
+    written = _style(style)
+    template = _compile(text, dialect, written, mapping)
     others = readings(text, dialect)[1:]
     if others:
         try:
-            template.agree([_compile(text, each, style, mapping) for each in others])
+            template.agree([_compile(text, each, written, mapping) for each in others])
         except ValueError:  # it would be refused there
             template.text = UsualText(template.text)
     return template
@@ -116,13 +146,17 @@ def marks(text: str, dialect: Dialect) -> list[int]:
     return [start for kind, start, _ in landmarks(text, dialect) if kind == "mark"]
 
 
-def _compile(text: str, dialect: Dialect, style: Style, mapping: bool) -> Template:
+def _style(style: Style) -> PlaceholderStyle:
+    return style if isinstance(style, PlaceholderStyle) else STYLES[style]
+
+
+def _compile(text: str, dialect: Dialect, style: PlaceholderStyle, mapping: bool) -> Template:
     found = _Found()
     if _WORTH_A_LOOK.search(text):
         found.look(text, dialect, style, mapping=mapping)
-    if found.converted and (style == "format" or dialect.percent_marks) and "%" in text:
+    if found.converted and (style.percent or dialect.percent_marks) and "%" in text:
         found.own = found.own or next(_percent_marks(text, dialect), "")
-    elif dialect.percent_marks and style == "qmark" and "%" in text:
+    elif dialect.percent_marks and style.first == "?" and "%" in text:
         text = found.look_for_percents(text, dialect, mapping=mapping)
     if found.converted and found.own:
         raise ValueError(
@@ -130,7 +164,7 @@ def _compile(text: str, dialect: Dialect, style: Style, mapping: bool) -> Templa
             "placeholder: use one style, and ?? for a literal question mark"
         )
     return Template(
-        found.rewritten(text, double=style == "format"),
+        found.rewritten(text, double=style.percent),
         mapping=mapping,
         names=found.names(style) if mapping else (),
         count=0 if mapping else len(found.converted),
@@ -147,7 +181,7 @@ def describe_placeholders(text: str, dialect: Dialect, style: Style) -> str:
         kinds = ("mark", "named", "own")
         seen = landmarks(text, dialect)
         found += (text[start:end] for kind, start, end in seen if kind in kinds)
-    if "%" in text and style != "numeric" and not dialect.numbered_marks:
+    if "%" in text and (_style(style).percent or dialect.percent_marks):
         found += _percent_marks(text, dialect)
     names = dict.fromkeys(found)
     number = len(names) + sum(found.count(each) - 1 for each in ("?", "%s") if each in names)
@@ -170,7 +204,7 @@ class _Found:
         self.own = ""  # the first placeholder of the driver's own
         self.own_name = False  # one of them has a name
 
-    def look(self, text: str, dialect: Dialect, style: Style, *, mapping: bool) -> None:
+    def look(self, text: str, dialect: Dialect, style: PlaceholderStyle, *, mapping: bool) -> None:
         numbers: dict[str, int] = {}
         for kind, start, end in landmarks(text, dialect):
             if kind == "mark":
@@ -229,16 +263,16 @@ class _Found:
             parts[::2] = [part.replace("%", "%%") for part in parts[::2]]
         return "".join(parts)
 
-    def names(self, style: Style) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.converted) if style == "numeric" else self.converted)
+    def names(self, style: PlaceholderStyle) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.converted) if style.numbered else self.converted)
 
-    def leaves_to_driver(self, text: str, style: Style, *, mapping: bool) -> bool:
-        """Whether the driver, not we, checks the parameters of a text that was not converted."""
-        if style == "format":
+    def leaves_to_driver(self, text: str, style: PlaceholderStyle, *, mapping: bool) -> bool:
+        """Whether the driver checks the parameters of a text that was not converted."""
+        if style.percent:
             return bool((_BY_NAME if mapping else _BY_PLACE).search(text))
-        return style == "qmark" and self.own_name if mapping else bool(self.own)
+        return not style.numbered and self.own_name if mapping else bool(self.own)
 
-    def hint(self, dialect: Dialect, style: Style, *, mapping: bool) -> str:
+    def hint(self, dialect: Dialect, style: PlaceholderStyle, *, mapping: bool) -> str:
         if mapping:
             listed = self.marks and not self.named
             return "; the placeholder ? takes a list: pass a list" if listed else ""
@@ -246,19 +280,21 @@ class _Found:
             return "; the placeholder :name takes a mapping: pass a mapping"
         if self.marks:
             return " (?? is a literal question mark)"
-        own = "?1" if dialect.numbered_marks else "$1" if style == "numeric" else "%s"
+        own = "?1" if dialect.numbered_marks else "%s" if dialect.percent_marks else style.first
         return f"; known are ? with a list, :name with a mapping, and the driver's own {own}"
 
-    def _replace(self, text: str, start: int, end: int, style: Style, number: int) -> None:
+    def _replace(
+        self, text: str, start: int, end: int, style: PlaceholderStyle, number: int
+    ) -> None:
         self.parts += (text[self.rest : start], _replacement(text, start, end, style, number))
         self.rest = end
 
 
-def _replacement(text: str, start: int, end: int, style: Style, number: int) -> str:
+def _replacement(text: str, start: int, end: int, style: PlaceholderStyle, number: int) -> str:
     """The driver's placeholder; where it would run together with a word, with a space between."""
-    if style == "qmark":
-        return "?"
-    mark = f"${number}" if style == "numeric" else "%s"
+    mark = style.write(number)
+    if mark == "?":
+        return mark
     if start and text[start - 1] not in _APART:
         mark = f" {mark}"
     if end < len(text) and text[end] not in _APART:

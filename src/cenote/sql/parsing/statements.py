@@ -10,7 +10,6 @@ from threading import Lock
 from typing import Any
 
 from ..driver import Arguments, Driver, DriverConnection
-from ..losses import UNDONE
 from ..notes import note_missing
 from .placeholders import Template, compile_template
 from .session_rules import analyse
@@ -35,12 +34,8 @@ class ParsedStatement:
         self.text = text
         self.size = getsizeof(text)  # it grows if an extension asks for its UTF-8
         self.touches = facts.touches
-        # With its transaction: other databases keep what was set in it.
-        self.undone = (
-            facts.statements == 1
-            and facts.touches in UNDONE
-            and driver.dialect.name == "postgresql"
-        )
+        # Whether a ROLLBACK of its transaction undoes what it sets.
+        self.undone = facts.statements == 1 and facts.touches in driver.dialect.rules.undone
         self.lasting = facts.lasting
         self.replans = facts.replans
         self.control = facts.control

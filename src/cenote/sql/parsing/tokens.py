@@ -1,16 +1,18 @@
-"""Tokens: a text cut as the database would do it.
+"""Tokens: a text, divided as the database would do it.
 
-What is inside strings, quoted names, comments and dollar quotes is never looked at. What was opened
-and not closed reaches to the end of the text; the server will complain.
+What is inside strings, quoted names, comments and dollar quotes is never looked at. What is opened
+and not closed reaches to the end of the text; the server will refuse it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ..dialects.dialect import Dialect
 
 Kind = Literal[
     "word",  # a keyword or a name without quotes
@@ -28,50 +30,6 @@ Token = tuple[Kind, int, int]  # kind, start, end
 
 QUOTED = ("string", "name", "comment")
 SYMBOLS = (":=", "(", ")", ";", ".", "=", "@")
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How a database writes strings, names and comments."""
-
-    name: str
-    nested_comments: bool = False  # PostgreSQL
-    hash_comments: bool = False  # MySQL: # to the end of the line
-    dash_needs_space: bool = False  # MySQL: -- is a comment only before white space
-    return_ends_line: bool = False  # PostgreSQL: so does \r alone, in a -- comment
-    backslashes: bool = False  # MySQL: escapes in '...' and "...", both of which are strings
-    e_strings: bool = False  # PostgreSQL: E'...' has backslash escapes
-    backslash_strings: bool = False  # and so has '...', with standard_conforming_strings = off
-    dollar_quotes: bool = False  # PostgreSQL: $tag$...$tag$, and $1 is a placeholder
-    backticks: bool = False  # MySQL, SQLite
-    brackets: bool = False  # SQLite: [name]
-    numbered_marks: bool = False  # SQLite: ?1, @name and $name are placeholders
-    quoted_names: bool = False  # MySQL with ANSI_QUOTES: "..." is a name, without escapes
-    percent_marks: bool = False  # asyncmy: %s and %(name)s are placeholders
-    others: tuple[
-        Dialect, ...
-    ] = ()  # how sessions with other settings read a text with a backslash
-
-
-POSTGRESQL = Dialect(
-    "postgresql",
-    nested_comments=True,
-    return_ends_line=True,
-    e_strings=True,
-    dollar_quotes=True,
-)
-_MYSQL = Dialect(
-    "mysql",
-    hash_comments=True,
-    dash_needs_space=True,
-    backslashes=True,
-    backticks=True,
-    percent_marks=True,
-)
-MYSQL_NO_BACKSLASH_ESCAPES = replace(_MYSQL, backslashes=False)
-MYSQL_ANSI_QUOTES = replace(_MYSQL, quoted_names=True)
-MYSQL = replace(_MYSQL, others=(MYSQL_NO_BACKSLASH_ESCAPES, MYSQL_ANSI_QUOTES))
-SQLITE = Dialect("sqlite", backticks=True, brackets=True, numbered_marks=True)
 
 
 def readings(text: str, dialect: Dialect) -> tuple[Dialect, ...]:
@@ -105,7 +63,7 @@ def landmarks(text: str, dialect: Dialect) -> Iterator[Token]:
     """The strings, quoted names, comments and placeholders of a text, without the rest of the
     tokens, which takes a fraction of the time. Strings between which there are only numbers, commas
     and parentheses, as in the rows of a long INSERT, are one token."""
-    find, kinds = _landmarks(dialect)
+    find, kinds, inner = _landmarks(dialect)
     matches = find(text)
     last = 0  # where the one before ends
     while True:
@@ -116,7 +74,7 @@ def landmarks(text: str, dialect: Dialect) -> Iterator[Token]:
                 kind = "escape" if text[end - 1] == "?" else "own"
             elif kind == "nested":
                 kind, end = "comment", _end_of_nested_comment(text, end)
-            elif text[start] in "$eE":
+            elif text[start] in inner:
                 if _is_in_word(text, start, last):
                     matches = find(text, _IN_WORD.match(text, start).end())  # type: ignore[union-attr]
                     break
@@ -150,7 +108,7 @@ def condensed(text: str, dialect: Dialect) -> str:
     for kind, start, end in landmarks(text, dialect):
         if kind == "string":
             parts += (text[rest:start], '""' if text[start] == '"' else "'' ")
-            if dialect.brackets and _BEFORE_DOT.match(text, end):  # SQLite takes 'temp' for a name
+            if dialect.string_names and _BEFORE_DOT.match(text, end):  # 'temp' may be a name
                 last = text.rfind("'", start, end - 1)
                 parts[-1:] = ("'' ", text[last:end]) if last > start else (text[start:end],)
         elif kind == "comment" and not text.startswith(("/*!", "/*M!"), start):
@@ -188,16 +146,16 @@ _NEXT_LINE = r"(?:[ \t\f\v]*(?:--[^\r\n]*)?[\r\n])+[ \t\f\v]*"
 def _pattern(dialect: Dialect) -> re.Pattern[str]:
     """One group for each kind of token, and two that `tokens` has to end itself."""
     pieces = {
-        "string": _strings(dialect),
-        # For SQLite a byte order mark is white space: a file may begin with one.
-        "word": rf"{_NO_BOM if dialect.brackets else ''}[{LETTER}][{LETTER}0-9$]*",
+        "string": _joined(_strings(dialect), _further(dialect, "string")),
+        # A file may begin with a byte order mark.
+        "word": rf"{_NO_BOM if dialect.bom_is_space else ''}[{LETTER}][{LETTER}0-9$]*",
         "number": rf"[0-9][{LETTER}0-9]*",
-        "name": _names(dialect),
-        "comment": _comments(dialect),
+        "name": _joined(_names(dialect), _further(dialect, "name")),
+        "comment": _joined(_comments(dialect), _further(dialect, "comment")),
         "nested": r"/\*" if dialect.nested_comments else "",
         "dollar": rf"\$(?:[{LETTER}][{LETTER}0-9]*)?\$" if dialect.dollar_quotes else "",
         "escape": r"\?\?",
-        "own": _own(dialect),
+        "own": _joined(_own(dialect), _further(dialect, "own")),
         "mark": r"\?",
         "named": _NAMED,
         "symbol": "|".join(map(re.escape, SYMBOLS)),
@@ -206,9 +164,12 @@ def _pattern(dialect: Dialect) -> re.Pattern[str]:
 
 
 @cache
-def _landmarks(dialect: Dialect) -> tuple[Callable[..., Iterator[re.Match[str]]], dict[str, Any]]:
-    """How to find them, and what they are by their first character. Every alternative begins with a
-    fixed character: the places where none can begin are passed over at full speed."""
+def _landmarks(
+    dialect: Dialect,
+) -> tuple[Callable[..., Iterator[re.Match[str]]], dict[str, Any], str]:
+    """How to find them, what they are by their first character, and which of these characters may
+    also be in a word. Every alternative begins with a fixed character: the places where none can
+    begin are passed over at full speed."""
     strings, _, escaped = _strings(dialect).partition("|[eE]")
     pieces = [strings.replace(_END, f"{_END}{_MORE}", 1)]
     if escaped:
@@ -221,6 +182,8 @@ def _landmarks(dialect: Dialect) -> tuple[Callable[..., Iterator[re.Match[str]]]
     names = _names(dialect)
     pieces += (names, _comments(dialect), r"/\*" if dialect.nested_comments else "")
     pieces += (r"\?\?", r"\?", _NAMED)
+    starts = {first: each for each in dialect.quotes for first in each.first}
+    pieces[:0] = [f"{re.escape(first)}{each.rest}" for first, each in starts.items()]
     kinds = {
         "'": "string",
         '"': "name" if names.startswith('"') else "string",
@@ -235,8 +198,20 @@ def _landmarks(dialect: Dialect) -> tuple[Callable[..., Iterator[re.Match[str]]]
         "@": "own",
         "?": "mark",
         ":": "named",
+        **{first: each.kind for first, each in starts.items()},
     }
-    return re.compile("|".join(filter(None, pieces)), re.DOTALL).finditer, kinds
+    inner = "".join(["$eE", *filter(str.isalpha, starts)])
+    return re.compile("|".join(filter(None, pieces)), re.DOTALL).finditer, kinds, inner
+
+
+def _further(dialect: Dialect, kind: str) -> str:
+    """The quotations of a kind that the flags do not describe."""
+    found = [each for each in dialect.quotes if each.kind == kind]
+    return "|".join(f"[{re.escape(each.first)}]{each.rest}" for each in found)
+
+
+def _joined(*alternatives: str) -> str:
+    return "|".join(filter(None, alternatives))
 
 
 def _strings(dialect: Dialect) -> str:
