@@ -26,6 +26,7 @@ from .events import Holder, PoolEvent, Stats
 from .pool import Pool
 from .sql.database import Database
 from .sql.prepared import Statement
+from .sql.rows import Row
 from .sql.transaction import Transaction
 from .states import CircuitState
 
@@ -73,6 +74,7 @@ __all__ = [
     "PoolError",
     "PoolEvent",
     "PoolOverloadedError",
+    "Row",
     "ServiceUnavailableError",
     "SessionLostError",
     "Statement",

@@ -1,0 +1,172 @@
+"""What rows become with `into=`, and which columns do not fit."""
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple, NotRequired, TypedDict
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+
+import cenote
+from cenote.sql.into import check_into, convert, convert_all
+from cenote.sql.rows import make_row, make_rows
+
+pytestmark = pytest.mark.once
+
+
+@dataclasses.dataclass
+class Data:
+    id: int
+    name: str
+    note: str = "none"
+
+
+@dataclasses.dataclass(kw_only=True, frozen=True)
+class KeywordData:
+    id: int
+    name: str
+    note: str = "none"
+    seen: list[int] = dataclasses.field(default_factory=list)
+    made: int = dataclasses.field(init=False, default=0)
+
+
+class Named(NamedTuple):
+    id: int
+    name: str
+    note: str = "none"
+
+
+class Typed(TypedDict):
+    id: int
+    name: str
+    note: NotRequired[str]
+
+
+@attrs.define
+class Attrs:
+    id: int
+    name: str
+    note: str = "none"
+
+
+class Model(pydantic.BaseModel):
+    id: int
+    name: str
+    note: str = "none"
+
+
+class Struct(msgspec.Struct):
+    id: int
+    name: str
+    note: str = "none"
+
+
+class Plain:
+    def __init__(self, id: int, name: str, note: str = "none") -> None:
+        self.id, self.name, self.note = id, name, note
+
+
+def function(*, id: int, name: str, note: str = "none") -> tuple[int, str, str]:
+    return id, name, note
+
+
+KINDS = [Data, KeywordData, Named, Typed, Attrs, Model, Struct, Plain, function]
+every_kind = pytest.mark.parametrize("into", KINDS, ids=lambda kind: kind.__name__)
+
+
+def contents(thing: Any) -> tuple[Any, ...]:
+    if isinstance(thing, tuple) and not hasattr(thing, "_fields"):
+        return thing
+    get = thing.get if isinstance(thing, dict) else lambda name, _: getattr(thing, name)
+    return tuple(get(name, "none") for name in ("id", "name", "note"))
+
+
+@every_kind
+@pytest.mark.parametrize("names", [("id", "name", "note"), ("note", "name", "id"), ("name", "id")])
+def test_rows_become_any_kind_of_object(into: Callable[..., Any], names: tuple[str, ...]) -> None:
+    values = {"id": 7, "name": "Ada", "note": "new"}
+    row = make_row(names, [values[name] for name in names])
+    expected = (7, "Ada", "new" if "note" in names else "none")
+    assert contents(convert(row, into)) == expected
+    assert [contents(each) for each in convert_all([row, row], into)] == [expected, expected]
+    if isinstance(into, type) and not issubclass(into, dict):
+        assert type(convert(row, into)) is into
+
+
+@every_kind
+def test_no_rows_become_an_empty_list(into: Callable[..., Any]) -> None:
+    assert convert_all([], into) == []
+
+
+@every_kind
+def test_a_column_without_a_field_is_named(into: Callable[..., Any]) -> None:
+    row = make_row(("id", "name", "nme"), (7, "Ada", "x"))
+    for act in (lambda: convert(row, into), lambda: convert_all([row], into)):
+        with pytest.raises(TypeError) as caught:
+            act()
+        text = str(caught.value)
+        assert text.startswith(f"into={into.__name__}: no ")
+        assert " for the column 'nme'; the " in text
+        assert "are id, name, note" in text
+
+
+@every_kind
+def test_a_field_without_a_column_is_named(into: Callable[..., Any]) -> None:
+    row = make_row(("id", "note"), (7, "x"))
+    with pytest.raises(TypeError) as caught:
+        convert(row, into)
+    text = str(caught.value)
+    assert text.startswith(f"into={into.__name__}: no column for the ")
+    assert " 'name'; the columns are id, note. Select it, " in text
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"two columns called 'id'; name them apart with AS"):
+        convert(make_row(("id", "id"), (1, 2)), Data)
+
+
+def test_a_function_may_take_whatever_comes() -> None:
+    row = make_row(("a", "b"), (1, 2))
+    assert convert(row, dict) == {"a": 1, "b": 2}
+    assert convert(row, lambda **columns: columns) == {"a": 1, "b": 2}
+
+
+def test_pydantic_checks_the_values_and_knows_aliases() -> None:
+    class Aliased(pydantic.BaseModel):
+        number: int = pydantic.Field(alias="id")
+
+    assert convert(make_row(("id",), ("7",)), Aliased).number == 7
+    with pytest.raises(pydantic.ValidationError):
+        convert(make_row(("id",), ("x",)), Aliased)
+    with pytest.raises(TypeError, match="no column for the field 'id'"):
+        convert(make_row(("number",), (7,)), Aliased)
+
+
+@pytest.mark.parametrize("into", [None, 7, "User"])
+def test_something_that_cannot_be_called_is_refused(into: object) -> None:
+    with pytest.raises(TypeError, match="into must be a class or a function"):
+        check_into(into)
+
+
+def test_a_row_has_one_interface() -> None:
+    row = make_rows(["id", "name"], [(7, "Ada")])[0]
+    assert isinstance(row, cenote.Row)
+    assert (row[0], row["id"], row[-1], row[0:1]) == (7, 7, "Ada", (7,))
+    assert ("id" in row, "Ada" in row, 7 in row) == (True, False, False)
+    assert (list(row), len(row), dict(row)) == ([7, "Ada"], 2, {"id": 7, "name": "Ada"})
+    assert (list(row.keys()), list(row.values())) == (["id", "name"], [7, "Ada"])
+    assert list(row.items()) == [("id", 7), ("name", "Ada")]
+    assert (row.get("name"), row.get("x"), row.get("x", 1)) == ("Ada", None, 1)
+    assert row == (7, "Ada") == row
+    assert hash(row) == hash((7, "Ada"))
+    assert repr(row) == "<Row id=7 name='Ada'>"
+    again = pickle.loads(pickle.dumps(row))
+    assert (again, again["name"]) == (row, "Ada")
+    assert not hasattr(row, "id")
+    with pytest.raises(KeyError, match="no column 'nme'; there are: id, name"):
+        row["nme"]
+    with pytest.raises(IndexError):
+        row[2]
