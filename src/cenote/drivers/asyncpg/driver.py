@@ -24,6 +24,7 @@ from ..postgresql import (
 )
 from .connection import AsyncpgConnection
 from .private import Connection
+from .rows import AsyncpgRow
 
 try:
     import asyncpg
@@ -75,6 +76,7 @@ class AsyncpgDriver(Driver):
         # The least recently used one goes; asyncpg's timers for each would outlive connections.
         self._arguments["max_cached_statement_lifetime"] = 0
         self._arguments["connection_class"] = Connection
+        self._arguments["record_class"] = AsyncpgRow
 
     @property
     def system_name(self) -> str:

@@ -1,0 +1,44 @@
+"""Rows of asyncpg: its records, with the interface of `cenote.Row`."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, KeysView, ValuesView
+from typing import TYPE_CHECKING, Any
+
+from ...sql.rows import Row, describe, make_row
+
+if TYPE_CHECKING:
+    Record = Any
+else:
+    from asyncpg import Record
+
+
+class AsyncpgRow(Record):  # type: ignore[misc]
+    """A record that equals tuples, shows its names and can be pickled, as the other drivers' rows.
+
+    asyncpg makes them itself, in C, so that they cost nothing.
+    """
+
+    __slots__ = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(Record.keys(self))
+
+    def keys(self) -> KeysView[str]:
+        return dict.fromkeys(Record.keys(self)).keys()
+
+    def values(self) -> ValuesView[Any]:
+        return dict(enumerate(self)).values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return dict(Record.items(self)).items()
+
+    def __repr__(self) -> str:
+        return describe(self.columns, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_row, (self.columns, tuple(self))
+
+
+Row.register(AsyncpgRow)
