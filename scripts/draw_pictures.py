@@ -213,11 +213,11 @@ def acquire() -> Flow:
     f.node("e_wait", 1, 5, "timeout 0: `AcquireTimeoutError`\nfull line: `PoolOverloadedError`\n"
            "a circle: `PoolDeadlockError`", "bad")  # fmt: skip
     f.node("wait", 0, 6, "waits, strictly first come, first served\n`Core.wait`", "wait")
-    f.node("leave", 1, 6, "leaves; what it was handed\ngoes to the next\n`Runtime._pass_on`", "bad")
+    f.node("leave", 1, 6, "leaves; what it was handed\ngoes to the next\n`Claims.pass_on`", "bad")
     f.node("grant", 0, 7, "is handed what was released or made\n`Core.grant`", "core")
     f.node("pool", 1, 7.9, "async factory: the pool creates in tasks\n"
            "of its own, as many as are needed\n"
-           "`Core.demand`, `Runtime._start`", "act")  # fmt: skip
+           "`Core.demand`, `Creations.start`", "act")  # fmt: skip
     f.edge("start", "closed")
     f.edge("closed", "e_closed", "yes")
     f.edge("closed", "breaker", "no")
@@ -259,14 +259,14 @@ def release() -> Flow:
     f.node("fail", 1, 4, "`report_failure`", "act")
     f.node("good", 0, 5, "`report_success`", "act")
     f.node("fit", 0, 6, "fit to be used again?\n`Core.unfit`", "core", "ask")
-    f.node("waits", 0, 7, "does somebody wait?\n`Runtime._advance`", "core", "ask")
+    f.node("waits", 0, 7, "does somebody wait?\n`Engine.advance`", "core", "ask")
     f.node("next", 1, 7, "the oldest waiter has it\n`Core.grant`", "good", "pill")
     f.node("idle", 0, 8, "idle, in the ring\n`Core.put`", "good", "pill")
     f.node(
         "destroy",
         2,
         6,
-        "`Runtime._destroy`\nthe `destructor`; async: in a task\nof the pool, bounded",
+        "`Destructions.destroy`\nthe `destructor`; async: in a task\nof the pool, bounded",
         "bad",
     )
     f.node("free", 2, 7, "its slot is free: `Core.finish`", "core")
@@ -274,7 +274,7 @@ def release() -> Flow:
         "more",
         2,
         8,
-        "the next waiter creates,\nor `min_size` is restored\n`Runtime._advance`",
+        "the next waiter creates,\nor `min_size` is restored\n`Engine.advance`",
         "act",
     )
     f.edge("start", "out")
@@ -315,7 +315,7 @@ def health() -> Flow:
            "`Core.take_this`", "core")  # fmt: skip
     f.node("hook", 0, 3, "`healthcheck`\nwithin `hook_timeout`", "hook", "ask")
     f.node("good", 0, 4, "back, or to a waiter; its idle time goes on\n`Core.put_back`", "good")
-    f.node("bad", 1, 3, "event `check_failed`, destroyed\n`Runtime._fail_check`", "bad")
+    f.node("bad", 1, 3, "event `check_failed`, destroyed\n`Hooks.fail_check`", "bad")
     f.node("fill", 1, 4, "`min_size` is restored, with backoff\n`Maintenance.refill`", "act")
     f.edge("timer", "next")
     f.edge("next", "over", "no", sides="ES", shift=(-12, 0), segment=0)

@@ -1,4 +1,4 @@
-"""The state machines, drawn from TRANSITIONS: four pictures and docs/states.md.
+"""The state machines, drawn from TRANSITIONS: five pictures and docs/states.md.
 
 `draw_pictures.py` writes them. A state that is new in the law and has no place here is an error.
 """
@@ -18,6 +18,7 @@ TITLES = {
     "claim": "A claim: one acquire",
     "pool": "The pool",
     "circuit": "The circuit breaker",
+    "closing": "Closing a pool",
 }
 
 PLACES: dict[str, dict[str, tuple[float, float, Kind]]] = {
@@ -48,6 +49,13 @@ PLACES: dict[str, dict[str, tuple[float, float, Kind]]] = {
         "ACTIVE": (0, 0, "good"),
         "INACTIVE": (2, 0, "bad"),
         "RECOVERING": (1, 1, "wait"),
+    },
+    "closing": {
+        "OPEN": (0, 0, "good"),
+        "DRAINING": (0, 1, "wait"),
+        "SHUTTING": (1, 0, "act"),
+        "CLOSED": (2, 0, "quiet"),
+        "ANNOUNCED": (2, 1, "plain"),
     },
 }
 
@@ -84,6 +92,10 @@ ROUTES: dict[str, dict[tuple[str, str], dict[str, object]]] = {
         ("INACTIVE", "RECOVERING"): {"sides": "SE", "shift": (12, 8), "segment": 1, "below": True},
         ("RECOVERING", "INACTIVE"): {"sides": "ES", "shift": (-8, -12), "segment": 0},
     },
+    "closing": {
+        ("OPEN", "ANNOUNCED"): {"sides": "NE", "lane": 26},
+        ("DRAINING", "SHUTTING"): {"sides": "ES"},
+    },
 }
 
 
@@ -106,9 +118,9 @@ def picture(machine: str) -> Flow:
 def page() -> str:
     """docs/states.md."""
     meaning = re.findall(
-        r"^- (?:A|The) \*(\w+)\*(.*?)(?=^- |^$)", states.__doc__ or "", re.M | re.S
+        r"^- (?:A |The )?\*(\w+)\*(.*?)(?=^- |^$)", states.__doc__ or "", re.M | re.S
     )
-    about = {word: " ".join(rest.split()) for word, rest in meaning}
+    about = {word.lower(): " ".join(rest.split()) for word, rest in meaning}
     parts = [
         "# The state machines\n",
         "Drawn from `cenote.states.TRANSITIONS` by `scripts/draw_pictures.py`; do not edit. An "
@@ -117,9 +129,10 @@ def page() -> str:
     for machine, law in TRANSITIONS.items():
         title = TITLES[machine]
         which = "A" if machine in ("slot", "claim") else "The"
+        subject = "*Closing*" if machine == "closing" else f"{which} *{machine}*"
         parts += [
             f"## {title}\n",
-            f"{which} *{machine}* {about[machine]}\n",
+            f"{subject} {about[machine]}\n",
             f"![{title}](images/architecture/state-{machine}.svg)\n",
             "| from | event | to |\n|---|---|---|",
             *(

@@ -11,7 +11,7 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _ASYNCIO = os.path.dirname(os.path.abspath(asyncio.__file__)) + os.sep
 _CONTEXTLIB = contextlib.__file__
 
-_internal: dict[str, bool] = {}  # file name -> whether it belongs to cenote, asyncio or contextlib
+internal: dict[str, bool] = {}  # file name -> whether it belongs to cenote, asyncio or contextlib
 
 
 def caller(frame: FrameType) -> tuple[CodeType, int]:
@@ -54,10 +54,10 @@ def may_have_interrupted_use(error: BaseException) -> bool:
 
 
 def _is_own(code: CodeType) -> bool:
-    internal = _internal.get(code.co_filename)
-    if internal is None:
-        internal = _internal[code.co_filename] = _is_internal(code.co_filename)
-    return internal
+    known = internal.get(code.co_filename)
+    if known is None:
+        known = internal[code.co_filename] = _is_internal(code.co_filename)
+    return known
 
 
 def _is_internal(file: str) -> bool:

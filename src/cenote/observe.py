@@ -29,6 +29,7 @@ from .states import Phase
 
 if TYPE_CHECKING:
     from .pool import Pool
+    from .pool.engine import Engine
 
 __all__ = [
     "DestroyReason", "EventKind", "Holder", "PoolEvent", "SlotView", "Stats", "Subscription",
@@ -83,22 +84,22 @@ def pools() -> list[Pool[Any]]:
 
 def phase_of(pool: Pool[Any]) -> Phase:
     """Return whether the pool is new, open, draining or closed."""
-    return pool._core.phase
+    return pool._engine.core.phase
 
 
 def factory_of(pool: Pool[Any]) -> Callable[..., Any]:
     """Return the factory that the pool was made with."""
-    return pool._settings.factory
+    return pool._engine.settings.factory
 
 
 def unsubscribe(pool: Pool[Any], callback: Callable[[PoolEvent], object]) -> None:
     """For those who must not keep the pool alive, as what subscribe() returns does."""
-    pool._subscribers = tuple(each for each in pool._subscribers if each.callback != callback)
+    pool._engine.signals.unsubscribe(lambda each: each.callback == callback)
 
 
 def post(pool: Pool[Any], step: Callable[[], object]) -> None:
     """Do this in the pool's own loop: at once if that runs here, is gone, or was never there."""
-    loop = pool._loop
+    loop = pool._engine.loop
     if loop is not None and loop is not asyncio._get_running_loop():
         try:
             loop.call_soon_threadsafe(step, context=Context())
@@ -111,24 +112,25 @@ def post(pool: Pool[Any], step: Callable[[], object]) -> None:
 
 def look(pool: Pool[Any], *, slots: bool = True, waiters: int = 0) -> View:
     """The pool as it is now, with so many waiters at most; to be called by way of `post()`."""
-    core, since = pool._core, pool._circuit_since
+    engine = pool._engine
+    core = engine.core
     return View(
-        now=pool._time(),
+        now=engine.time(),
         phase=core.phase.value,
         circuit=str(core.circuit),
-        circuit_since=since,
-        strategy=pool._strategy,
-        failure=pool._failure,
+        circuit_since=engine.circuit.since,
+        strategy=engine.strategy,
+        failure=engine.circuit.failure,
         recovering_limit=core.recovering_limit,
         hooked=core.count - core.idle_count - core.out,
-        thread=pool._thread,
-        slots=_slots_of(pool) if slots else [],
+        thread=engine.thread,
+        slots=_slots_of(engine) if slots else [],
         waiters=_waiters_of(core, waiters),
     )
 
 
-def _slots_of(pool: Pool[Any]) -> list[SlotView]:
-    core = pool._core
+def _slots_of(engine: Engine[Any]) -> list[SlotView]:
+    core = engine.core
     found = [SlotView(id(slot), "idle", slot.idle_since, slot.uses) for slot in core.idle_slots()]
     for lease in core.holders():
         slot = lease.slot
@@ -145,7 +147,7 @@ def _slots_of(pool: Pool[Any]) -> list[SlotView]:
                     lease.reason,
                 )
             )
-    found += [SlotView(id(slot), "creating", None, 0) for slot in pool._creations]
+    found += [SlotView(id(slot), "creating", None, 0) for slot in engine.creations.tasks]
     return found
 
 

@@ -1,12 +1,13 @@
 """The states, and the table of their transitions.
 
-Three machines run in the core, and one in the breaker:
+Three machines run in the core, one in the breaker, and one when a pool is closed:
 
 - A *slot* is one place in the pool. It begins as the permit to create a resource (OPENING) and
   ends when that resource is gone; `max_size` bounds the number of slots.
 - A *claim* is one acquire: it may wait for a slot, then it holds one.
 - The *pool* itself opens, may drain, and closes.
 - The *circuit* lets acquires pass, refuses them, or lets a few pass as probes.
+- *Closing* is how far the work of a close() has come.
 
 `TRANSITIONS` is complete: an event that is not listed for a state raises `IllegalTransition` and
 changes nothing. The diagrams in `docs/` are drawn from it.
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .errors import IllegalTransition
 
 
 class State(Enum):
@@ -58,6 +61,14 @@ class Phase(State):
     CLOSED = "closed"
 
 
+class ClosingState(State):
+    OPEN = "open"  # or new: not closed
+    DRAINING = "draining"  # holders may still give back
+    SHUTTING = "shutting"  # waiters are failed, what is idle is handed to the destructor
+    CLOSED = "closed"  # hooks are under way, perhaps
+    ANNOUNCED = "announced"  # nothing is left, and subscribers know
+
+
 class CircuitState(StrEnum):
     """The states of the circuit breaker.
 
@@ -74,54 +85,92 @@ class CircuitState(StrEnum):
 
 Transitions = Mapping[tuple[Enum, str], Enum]
 
-SLOT: Transitions = {
-    (SlotState.OPENING, "open"): SlotState.RESERVED,
-    (SlotState.OPENING, "fail"): SlotState.GONE,
-    (SlotState.IDLE, "take"): SlotState.RESERVED,
-    (SlotState.RESERVED, "put"): SlotState.IDLE,
-    (SlotState.RESERVED, "lease"): SlotState.LEASED,
-    (SlotState.RESERVED, "retire"): SlotState.CLOSING,
-    (SlotState.LEASED, "reclaim"): SlotState.RESERVED,
-    (SlotState.CLOSING, "finish"): SlotState.GONE,
-}
 
-CLAIM: Transitions = {
-    (ClaimState.ASKING, "wait"): ClaimState.WAITING,
-    (ClaimState.ASKING, "grant"): ClaimState.GRANTED,
-    (ClaimState.ASKING, "hold"): ClaimState.HOLDING,
-    (ClaimState.WAITING, "grant"): ClaimState.GRANTED,
-    (ClaimState.WAITING, "fail"): ClaimState.FAILED,
-    (ClaimState.WAITING, "leave"): ClaimState.ABANDONED,
-    (ClaimState.GRANTED, "ask"): ClaimState.ASKING,
-    (ClaimState.GRANTED, "wait"): ClaimState.WAITING,
-    (ClaimState.GRANTED, "hold"): ClaimState.HOLDING,
-    (ClaimState.GRANTED, "fail"): ClaimState.FAILED,
-    (ClaimState.GRANTED, "leave"): ClaimState.ABANDONED,
-    (ClaimState.HOLDING, "end"): ClaimState.ENDED,
-}
+class Law(dict[tuple[Any, str], Any]):
+    """The transitions of one machine: `law[state, event]` is the next state, or raises."""
 
-POOL: Transitions = {
-    (Phase.NEW, "open"): Phase.OPEN,
-    (Phase.NEW, "close"): Phase.CLOSED,
-    (Phase.OPEN, "unopen"): Phase.NEW,
-    (Phase.OPEN, "drain"): Phase.DRAINING,
-    (Phase.OPEN, "close"): Phase.CLOSED,
-    (Phase.DRAINING, "close"): Phase.CLOSED,
-}
+    def __init__(self, machine: str, transitions: Transitions) -> None:
+        super().__init__(transitions)
+        self.machine = machine
 
-CIRCUIT: Transitions = {
-    (state, event): target
-    for state in CircuitState
-    for event, target in (
-        ("activate", CircuitState.ACTIVE),
-        ("deactivate", CircuitState.INACTIVE),
-        ("recover", CircuitState.RECOVERING),
-    )
-}
+    def __missing__(self, step: tuple[Any, str]) -> Any:
+        raise IllegalTransition(self.machine, *step)
+
+
+SLOT = Law(
+    "slot",
+    {
+        (SlotState.OPENING, "open"): SlotState.RESERVED,
+        (SlotState.OPENING, "fail"): SlotState.GONE,
+        (SlotState.IDLE, "take"): SlotState.RESERVED,
+        (SlotState.RESERVED, "put"): SlotState.IDLE,
+        (SlotState.RESERVED, "lease"): SlotState.LEASED,
+        (SlotState.RESERVED, "retire"): SlotState.CLOSING,
+        (SlotState.LEASED, "reclaim"): SlotState.RESERVED,
+        (SlotState.CLOSING, "finish"): SlotState.GONE,
+    },
+)
+
+CLAIM = Law(
+    "claim",
+    {
+        (ClaimState.ASKING, "wait"): ClaimState.WAITING,
+        (ClaimState.ASKING, "grant"): ClaimState.GRANTED,
+        (ClaimState.ASKING, "hold"): ClaimState.HOLDING,
+        (ClaimState.WAITING, "grant"): ClaimState.GRANTED,
+        (ClaimState.WAITING, "fail"): ClaimState.FAILED,
+        (ClaimState.WAITING, "leave"): ClaimState.ABANDONED,
+        (ClaimState.GRANTED, "ask"): ClaimState.ASKING,
+        (ClaimState.GRANTED, "wait"): ClaimState.WAITING,
+        (ClaimState.GRANTED, "hold"): ClaimState.HOLDING,
+        (ClaimState.GRANTED, "fail"): ClaimState.FAILED,
+        (ClaimState.GRANTED, "leave"): ClaimState.ABANDONED,
+        (ClaimState.HOLDING, "end"): ClaimState.ENDED,
+    },
+)
+
+POOL = Law(
+    "pool",
+    {
+        (Phase.NEW, "open"): Phase.OPEN,
+        (Phase.NEW, "close"): Phase.CLOSED,
+        (Phase.OPEN, "unopen"): Phase.NEW,
+        (Phase.OPEN, "drain"): Phase.DRAINING,
+        (Phase.OPEN, "close"): Phase.CLOSED,
+        (Phase.DRAINING, "close"): Phase.CLOSED,
+    },
+)
+
+CLOSING = Law(
+    "closing",
+    {
+        (ClosingState.OPEN, "drain"): ClosingState.DRAINING,
+        (ClosingState.OPEN, "shut"): ClosingState.SHUTTING,
+        (ClosingState.OPEN, "forsake"): ClosingState.ANNOUNCED,
+        (ClosingState.DRAINING, "shut"): ClosingState.SHUTTING,
+        (ClosingState.DRAINING, "forsake"): ClosingState.ANNOUNCED,
+        (ClosingState.SHUTTING, "empty"): ClosingState.CLOSED,
+        (ClosingState.CLOSED, "announce"): ClosingState.ANNOUNCED,
+    },
+)
+
+CIRCUIT = Law(
+    "circuit",
+    {
+        (state, event): target
+        for state in CircuitState
+        for event, target in (
+            ("activate", CircuitState.ACTIVE),
+            ("deactivate", CircuitState.INACTIVE),
+            ("recover", CircuitState.RECOVERING),
+        )
+    },
+)
 
 TRANSITIONS: Mapping[str, Transitions] = {
     "slot": SLOT,
     "claim": CLAIM,
     "pool": POOL,
     "circuit": CIRCUIT,
+    "closing": CLOSING,
 }

@@ -402,7 +402,7 @@ async def test_c_strategies_and_listeners_are_not_interchangeable(make_c, probe)
 def keep_listener(pool, probe):
     """The object behind a C listener."""
     probe.subscribe(pool, probe.Plan())
-    return pool._subscribers[-1].callback.__self__
+    return pool._engine.subscribers[-1].callback.__self__
 
 
 async def test_a_c_factory_may_return_an_awaitable(make_c, probe):
@@ -911,7 +911,7 @@ async def test_a_hook_that_raises_generator_exit_loses_no_slot(make_c, probe):
     pool.release(resource)
     await settle()
     assert isinstance(only(plan.log, "error"), GeneratorExit)
-    assert (pool.waiting_count, pool.active_count, pool._core.granted_count) == (0, 0, 0)
+    assert (pool.waiting_count, pool.active_count, pool._engine.core.granted_count) == (0, 0, 0)
     handlers.before_acquire = probe.WELL
     pool.release(await pool.acquire(timeout=0))
 
@@ -1057,7 +1057,7 @@ def nothing():
     pass
 
 
-@pytest.mark.filterwarnings("ignore:coroutine 'Pool._drive' was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:coroutine 'Tickets._drive' was never awaited:RuntimeWarning")
 def test_user_data_is_freed_if_its_loop_never_runs(probe):
     plan = probe.Plan()
     box = [probe.pool_new_c(probe.Plan(), ALL, {})]

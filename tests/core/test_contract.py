@@ -48,7 +48,7 @@ async def test_every_waiter_of_a_pool_keeps_the_contract(make_pool):
     async with pool.acquire():
         waiting = asyncio.ensure_future(pool.acquire())
         await settle()
-        waiter = pool._core.first.waiter
+        waiter = pool._engine.core.first.waiter
         for name in contract.names(contract.Waiter):
             assert hasattr(waiter, name), name
     pool.release(await waiting)
@@ -64,7 +64,7 @@ async def test_a_subscriber_does_not_change_which_code_waits(make_pool, timeout)
         async with pool.acquire():
             task = asyncio.create_task(take(pool, timeout), name="waiter")
             await settle()
-            claim = pool._core.first
+            claim = pool._engine.core.first
             waiters.append((type(claim.waiter), claim.waiter is claim, claim.deadline is None))
         await task
     assert waiters[0] == waiters[1]

@@ -196,21 +196,23 @@ async def test_the_core_reports_idle_active_and_waiting(make_pool):
     held = [await pool.acquire() for _ in range(3)]
     waiter = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
-    assert waiter in {claim.task for claim in gc.get_referents(pool._core) if is_claim(claim)}
+    assert waiter in {
+        claim.task for claim in gc.get_referents(pool._engine.core) if is_claim(claim)
+    }
     waiter.cancel()
     await asyncio.wait([waiter])
     await pool.release(held[0])
-    reported = {slot.resource for slot in gc.get_referents(pool._core) if is_slot(slot)}
+    reported = {slot.resource for slot in gc.get_referents(pool._engine.core) if is_slot(slot)}
     assert reported == set(held)
     for thing in held[1:]:
         await pool.release(thing)
     claim = _core.Claim()
-    slot = pool._core.take()
-    pool._core.reserve(claim, slot)
-    assert claim in gc.get_referents(pool._core)
+    slot = pool._engine.core.take()
+    pool._engine.core.reserve(claim, slot)
+    assert claim in gc.get_referents(pool._engine.core)
     assert slot in gc.get_referents(claim)
-    pool._core.ask_again(claim)
-    pool._core.put(slot, 0.0)
+    pool._engine.core.ask_again(claim)
+    pool._engine.core.put(slot, 0.0)
 
 
 def is_claim(thing):
@@ -305,15 +307,24 @@ async def main():
     for act in (bare.acquire, bare.try_acquire, len, repr):
         attempt(act)
     attempt(bare.release, thing)
-    attempt(bare._give_back, slot)
-    bare._core = new()
+    engine = _fast.EngineBase()
+    attempt(_fast.give_back, engine, slot)
+    attempt(engine.skips_check, slot, 0.0)
+    attempt(setattr, bare, "_engine", 3)
+    bare._engine = engine
+    attempt(bare.try_acquire)
+    engine.core = new()
+    attempt(_fast.give_back, engine, slot)
+    attempt(_fast.give_back, engine, None, True)
+    attempt(_fast.give_back, bare, slot)
+    attempt(engine.skips_check, slot, None)
     attempt(bare.try_acquire)
     attempt(bare.acquire().send, None)
     attempt(bare.release, thing)
-    for name in dir(bare):
-        if name.startswith("_") and not name.startswith("__"):
+    for name in dir(engine):
+        if not name.startswith("__"):
             for value in (None, 3, "x", ()):
-                attempt(setattr, bare, name, value)
+                attempt(setattr, engine, name, value)
                 attempt(bare.try_acquire)
                 attempt(lambda: bare.acquire().send(None))
 
@@ -484,7 +495,8 @@ def use(module, cycle):
     class Front(module.FastPath):
         pass
     front = Front()
-    front._core = core
+    front._engine = module.EngineBase()
+    front._engine.core = core
     waiting, unused, slot = module.Claim(), front.acquire(), core.permit()
     core.open_slot(slot, object())
     core.put(slot, 0.0)

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from cenote import _core
 from cenote._core import Claim, Slot, expired, machine, next_expiry, records
 from cenote.errors import IllegalTransition
-from cenote.states import TRANSITIONS, CircuitState, ClaimState, Phase, SlotState
+from cenote.pool import Pool
+from cenote.pool.closing import Closing
+from cenote.states import (
+    TRANSITIONS,
+    CircuitState,
+    ClaimState,
+    ClosingState,
+    Phase,
+    SlotState,
+)
 
 NOW = 100.0
 A, B, C, STRANGER = "task A", "task B", "task C", "a stranger"  # a core only compares tasks
@@ -374,8 +383,35 @@ def test_every_state_and_event_of_a_circuit(make: Any, state: CircuitState, even
     assert core.circuit is TRANSITIONS["circuit"][state, event]
 
 
+CLOSING_STEPS = {
+    ClosingState.OPEN: [],
+    ClosingState.DRAINING: ["drain"],
+    ClosingState.SHUTTING: ["shut"],
+    ClosingState.CLOSED: ["shut", "empty"],
+    ClosingState.ANNOUNCED: ["forsake"],
+}
+
+
+@pytest.mark.parametrize(("state", "event"), cells("closing", ClosingState))
+def test_every_state_and_event_of_closing(state: ClosingState, event: str) -> None:
+    pool = Pool(object)
+    closing = Closing(pool._engine)
+    for step in CLOSING_STEPS[state]:
+        closing.move(step)
+    assert closing.state is state
+    target = TRANSITIONS["closing"].get((state, event))
+    if target is not None:
+        closing.move(event)
+        assert closing.state is target
+        return
+    with pytest.raises(IllegalTransition) as caught:
+        closing.move(event)
+    check_words(caught.value, "closing", state, event)
+    assert closing.state is state
+
+
 def test_the_table_has_every_machine_and_no_other() -> None:
-    assert list(TRANSITIONS) == ["slot", "claim", "pool", "circuit"]
+    assert list(TRANSITIONS) == ["slot", "claim", "pool", "circuit", "closing"]
     assert {event for _, event in TRANSITIONS["slot"]} == set(SLOT_EVENTS)
     assert {event for _, event in TRANSITIONS["claim"]} == {*CLAIM_EVENTS, "end"}
     assert {event for _, event in TRANSITIONS["circuit"]} == set(CIRCUIT_EVENTS)
@@ -384,7 +420,12 @@ def test_the_table_has_every_machine_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "end"),
-    [("slot", SlotState.GONE), ("claim", ClaimState.ENDED), ("pool", Phase.CLOSED)],
+    [
+        ("slot", SlotState.GONE),
+        ("claim", ClaimState.ENDED),
+        ("pool", Phase.CLOSED),
+        ("closing", ClosingState.ANNOUNCED),
+    ],
 )
 def test_nothing_leads_out_of_an_end(machine: str, end: Enum) -> None:
     assert all(state is not end for state, _ in TRANSITIONS[machine])

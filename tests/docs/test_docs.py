@@ -428,7 +428,7 @@ EXTRAS = {
     "cenote.sql.driver": ["Driver", "DriverConnection", "RowCursor", "Prepared", "ConnectConfig"],
 }
 INTERNAL = {  # public by spelling, for other rooms only
-    "Pool": {"after_fork", "work_began", "work_ended"},
+    "Pool": {"after_fork"},
     "Database": {"after_fork"},
     "Transaction": {"admits", "begin_to_end", "commit", "cut_off", "cut_streams", "is_of",
                     "is_open", "read_only", "rollback", "rolled_back_by", "start", "task",

@@ -13,7 +13,19 @@ import cenote
 from cenote import breaker, caller
 from cenote._core import machine, records
 from cenote._fast import fastpath
-from cenote.pool import hooks, lifecycle, maintenance, operation, runtime, waiter
+from cenote.pool import (
+    circuit,
+    claims,
+    creations,
+    destructions,
+    engine,
+    hooks,
+    maintenance,
+    operation,
+    returns,
+    steps,
+    waiter,
+)
 from cenote.sql import driver, per_loop, prepared, session, streams, transaction, url
 from cenote.sql.parsing import statements
 from cenote.states import TRANSITIONS
@@ -27,7 +39,8 @@ from drawing import names_in  # noqa: E402
 pytestmark = pytest.mark.once
 
 MODULES = [  # the pure core first: what the native one keeps in C cannot be read
-    fastpath, machine, records, breaker, caller, hooks, lifecycle, maintenance, operation, runtime,
+    fastpath, machine, records, breaker, caller, hooks, circuit, claims, creations,
+    destructions, engine, maintenance, operation, returns, steps,
     waiter,
     session, per_loop, driver, statements, prepared, streams, transaction, url, cenote,
 ]  # fmt: skip

@@ -360,9 +360,9 @@ def test_the_next_stream_is_not_noticed(program, browser, monkeypatch):
 def test_a_page_that_is_left_costs_nothing(program, browser):
     pool = program.pool(Thing)
     browser.open(program.serve())
-    browser.until(lambda: pool._subscribers)
+    browser.until(lambda: pool._engine.subscribers)
     browser.driver.get("about:blank")
-    browser.until(lambda: not pool._subscribers)
+    browser.until(lambda: not pool._engine.subscribers)
 
 
 def test_it_is_quiet_and_asks_nobody_else(program, browser):

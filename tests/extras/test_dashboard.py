@@ -386,16 +386,16 @@ async def test_no_credentials_are_sent(make_pool):
 async def test_pools_are_observed_only_while_watched(make_pool):
     pool = make_pool(Thing)
     application = app()
-    assert pool._subscribers == ()
+    assert pool._engine.subscribers == ()
     async with watching(application):
-        assert len(pool._subscribers) == 1
+        assert len(pool._engine.subscribers) == 1
         async with watching(application):
-            assert len(pool._subscribers) == 1
-        assert len(pool._subscribers) == 1
-    assert pool._subscribers == ()
+            assert len(pool._engine.subscribers) == 1
+        assert len(pool._engine.subscribers) == 1
+    assert pool._engine.subscribers == ()
     async with watching(application):
-        assert len(pool._subscribers) == 1
-    assert pool._subscribers == ()
+        assert len(pool._engine.subscribers) == 1
+    assert pool._engine.subscribers == ()
 
 
 async def test_the_rounds_stop_when_the_last_viewer_leaves(make_pool, monkeypatch):
@@ -438,7 +438,7 @@ async def test_a_viewer_that_never_reads_is_dropped(make_pool, monkeypatch):
     async with watching(application) as viewer:
         viewer.free.clear()
         await advance(asgi.SEND_TIMEOUT + 2)
-        assert pool._subscribers == ()
+        assert pool._engine.subscribers == ()
         assert application._collector().viewers == 0
 
 
@@ -499,9 +499,9 @@ async def test_a_page_that_does_not_come_back_is_forgotten(make_pool):
     task = asyncio.create_task(stream(application, viewer))
     await advance(asgi.STREAM + 0.5)
     await task
-    assert len(pool._subscribers) == 1
+    assert len(pool._engine.subscribers) == 1
     await advance(collecting.LINGER)
-    assert pool._subscribers == ()
+    assert pool._engine.subscribers == ()
 
 
 @pytest.mark.virtual_time
@@ -522,7 +522,7 @@ async def test_uvicorn_ends_a_stream_when_it_stops(make_pool):
     await task
     assert viewer.ended
     assert task.cancelling() == 0
-    assert pool._subscribers == ()
+    assert pool._engine.subscribers == ()
 
 
 async def test_a_browser_that_does_not_read_is_not_waited_for(make_pool):
@@ -543,7 +543,7 @@ async def test_every_other_cancellation_is_passed_on(make_pool):
         async with asyncio.timeout(1):
             await stream(app(), viewer)
     assert not viewer.ended
-    assert pool._subscribers == ()
+    assert pool._engine.subscribers == ()
 
 
 # -- other threads -------------------------------------------------------------------------------
@@ -580,11 +580,11 @@ async def test_a_pool_of_another_thread_is_shown():
         async with watching(application) as viewer:
             await until(lambda: viewer.states == [ACTIVE])
             await until(lambda: viewer.pool("away")["thread"] == "engine room")
-            assert len(pool._subscribers) == 1
+            assert len(pool._engine.subscribers) == 1
             status, _ = await press(application, viewer, "deactivate", "away")
             assert (status, pool.state) == (200, "INACTIVE")
             await until(lambda: any(event[1] == "state_changed" for event in viewer.events))
-        await until(lambda: pool._subscribers == ())
+        await until(lambda: pool._engine.subscribers == ())
 
         async def finish():
             pool.release(thing)

@@ -333,9 +333,9 @@ async def test_a_client_that_never_stops_talking_is_cut_off(make_pool):
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(STREAM)
         await reader.readuntil(b"data: ")
-        assert len(pool._subscribers) == 1
+        assert len(pool._engine.subscribers) == 1
         writer.write(b"x" * (2 * LONGEST_HEAD))
-        await until(lambda: pool._subscribers == () and not served._tasks)
+        await until(lambda: pool._engine.subscribers == () and not served._tasks)
         writer.close()
 
 
@@ -367,9 +367,9 @@ async def test_a_stream_over_a_socket_has_events(make_pool):
         assert (await reader.readline()).startswith(b"id: ")
         message = json.loads((await reader.readline()).removeprefix(b"data: "))
         assert [shown["name"] for shown in message["pools"]] == ["p"]
-        assert len(pool._subscribers) == 1
+        assert len(pool._engine.subscribers) == 1
         writer.close()
-        await until(lambda: pool._subscribers == ())
+        await until(lambda: pool._engine.subscribers == ())
 
 
 @sockets
@@ -391,8 +391,8 @@ async def test_a_browser_that_does_not_read_is_cut_off(make_pool, monkeypatch):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", served.port))
             client.sendall(STREAM)
-            await until(lambda: pool._subscribers)
-            while pool._subscribers:  # every tile changes, nobody reads
+            await until(lambda: pool._engine.subscribers)
+            while pool._engine.subscribers:  # every tile changes, nobody reads
                 for thing in things:
                     pool.release(thing)
                 things = [await pool.acquire() for _ in range(1000)]
@@ -416,7 +416,7 @@ async def test_closing_ends_the_streams(make_pool):
             pass
     except ConnectionResetError:
         pass
-    assert pool._subscribers == ()
+    assert pool._engine.subscribers == ()
     writer.close()
 
 
@@ -498,9 +498,9 @@ async def test_a_dashboard_under_uvicorn_works(make_pool):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(STREAM)
         await reader.readuntil(b'"name":"p"')
-        assert len(pool._subscribers) == 1
+        assert len(pool._engine.subscribers) == 1
         writer.close()
-        await until(lambda: pool._subscribers == ())
+        await until(lambda: pool._engine.subscribers == ())
 
 
 @sockets

@@ -232,7 +232,7 @@ async def test_closing_ends_the_instrumentation(make_pool, kit, database):
         await database.fetch_val("select 1")
     assert kit.metrics() == {}
     assert kit.spans() == []
-    assert pool._subscribers == database._observers == ()
+    assert pool._engine.subscribers == database._observers == ()
     await database.close()
 
 

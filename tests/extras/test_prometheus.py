@@ -330,7 +330,7 @@ async def test_closing_a_collector_unsubscribes_and_leaves_the_registry(make_poo
     async with pool.acquire():
         pass
     assert generate_latest(registry) == b""
-    assert len(pool._subscribers) == 1
+    assert len(pool._engine.subscribers) == 1
     assert others
 
 
@@ -339,7 +339,7 @@ def test_a_second_collector_in_a_registry_is_refused(registry, collect):
     collect(pool)
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         Collector(pool, registry=registry)
-    assert len(pool._subscribers) == 1
+    assert len(pool._engine.subscribers) == 1
 
 
 async def test_a_collector_may_be_asked_from_another_thread(make_pool, registry, collect):

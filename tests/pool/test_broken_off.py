@@ -9,7 +9,9 @@ import pytest
 
 import cenote
 from cenote.pool import steps
-from cenote.pool.hooks import HookTask
+from cenote.pool.claims import Claims
+from cenote.pool.hooks import Hooks, HookTask
+from cenote.pool.returns import Returns
 from cenote.pool.waiter import Waiter
 from tests.support.clock import advance, settle
 from tests.support.kit import Thing, acquiring, outcome
@@ -34,20 +36,20 @@ def tidyings(monkeypatch):
     return done
 
 
-def breaking(method):
-    """A Pool in which the next call of this method is broken off, once `pool.armed` is set."""
+class Break:
+    """Breaks off the next call of a method of a part of every pool, once it is armed."""
 
-    class Breaking(cenote.Pool):
-        armed = False
+    def __init__(self, monkeypatch, part, method):
+        self.armed = False
+        whole = getattr(part, method)
 
-    def broken(self, *args, **kwargs):
-        if Breaking.armed:
-            Breaking.armed = False
-            raise Interrupt
-        return getattr(cenote.Pool, method)(self, *args, **kwargs)
+        def broken(*args, **kwargs):
+            if self.armed:
+                self.armed = False
+                raise Interrupt
+            return whole(*args, **kwargs)
 
-    setattr(Breaking, method, broken)
-    return Breaking
+        monkeypatch.setattr(part, method, broken)
 
 
 def hear_reports():
@@ -59,11 +61,11 @@ def hear_reports():
 
 
 def whole(pool):
-    core = pool._core
+    core = pool._engine.core
     counts = core.busy, core.waiting, core.granted_count, core.opening, core.closing, core.active
     assert counts == (0, 0, 0, 0, 0, 0)
     assert not core.in_hand()
-    assert not pool._works
+    assert not pool._engine.hooks.tasks
 
 
 # -- what is no break ------------------------------------------------------------------------------
@@ -111,14 +113,14 @@ async def test_an_ordinary_failure_asks_for_no_tidying(make_pool, tidyings):
 # -- what is broken off ----------------------------------------------------------------------------
 
 
-async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings):
+async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings, monkeypatch):
     """It was idle by then, and nothing was in hand any more."""
-    kind = breaking("_expect")
-    pool = kind(Thing, max_size=1, max_idle=50.0)
+    interrupt = Break(monkeypatch, Returns, "expect")
+    pool = cenote.Pool(Thing, max_size=1, max_idle=50.0)
     held = await pool.acquire()
     waiter = acquiring(pool)
     await settle()
-    kind.armed = True
+    interrupt.armed = True
     with pytest.raises(Interrupt):
         pool.release(held)
     assert await asyncio.wait_for(waiter, 5) is held
@@ -128,9 +130,9 @@ async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings):
     await pool.close()
 
 
-async def test_a_broken_off_cancellation_passes_its_grant_on():
-    kind = breaking("_interrupted")
-    pool = kind(Thing, max_size=1)
+async def test_a_broken_off_cancellation_passes_its_grant_on(monkeypatch):
+    interrupt = Break(monkeypatch, Claims, "interrupted")
+    pool = cenote.Pool(Thing, max_size=1)
     held = await pool.acquire()
     first = pool.acquire().__await__()
     first.send(None)
@@ -138,7 +140,7 @@ async def test_a_broken_off_cancellation_passes_its_grant_on():
     await settle()
     assert pool.waiting_count == 2
     pool.release(held)
-    kind.armed = True
+    interrupt.armed = True
     with pytest.raises(Interrupt):
         first.throw(asyncio.CancelledError())
     await pool.release(await asyncio.wait_for(second, 5))
@@ -172,16 +174,16 @@ async def test_an_acquire_broken_off_between_steps_leaves_the_queue(monkeypatch)
 
 
 @pytest.mark.virtual_time
-async def test_a_deadline_whose_step_is_broken_off_is_kept():
+async def test_a_deadline_whose_step_is_broken_off_is_kept(monkeypatch):
     reported = hear_reports()
-    kind = breaking("_timed_out")
-    pool = kind(Thing, max_size=1)
+    interrupt = Break(monkeypatch, Claims, "timed_out")
+    pool = cenote.Pool(Thing, max_size=1)
     held = await pool.acquire()
     waiter = acquiring(pool, timeout=3)
     await settle()
-    kind.armed = True
+    interrupt.armed = True
     await advance(4)
-    assert not kind.armed
+    assert not interrupt.armed
     assert isinstance(await outcome(waiter), cenote.AcquireTimeoutError)
     await pool.release(held)
     whole(pool)
@@ -195,15 +197,15 @@ async def answer(thing):
 
 
 @pytest.mark.parametrize("hook", ["before_acquire", "before_release", "destructor"])
-@pytest.mark.parametrize("where", ["_finish", "_deliver", "work_ended"])
+@pytest.mark.parametrize("where", ["_finish", "_deliver", "ended"])
 async def test_a_hook_whose_answer_is_broken_off_keeps_nothing(monkeypatch, hook, where):
     """The slot is free, whoever waits is served, and whoever awaits the return goes on."""
-    place = cenote.Pool if where == "work_ended" else HookTask
+    place = Hooks if where == "ended" else HookTask
     function, broken = getattr(place, where), []
     reported = hear_reports()
 
     def breaks(self, *args):
-        if not broken and (place is cenote.Pool or self.slot is not None):
+        if not broken and (place is Hooks or self.slot is not None):
             broken.append(True)
             raise Interrupt
         function(self, *args)
@@ -376,7 +378,7 @@ async def sweep(factory, options):
         await settle()
         whole(pool)
         await asyncio.wait_for(pool.close(), 5)
-        assert pool._core.total == 0
+        assert pool._engine.core.total == 0
         if len(calls) < number:
             break
     assert number > 20
@@ -391,7 +393,7 @@ async def test_a_clean_return_put_off_gives_back_its_slot(make_pool):
     mine, other = pool.acquire(), pool.acquire()
     await mine
     await asyncio.ensure_future(other)  # in a task of its own
-    await pool._step(pool._defer_return, other.slot, True)
+    await pool._engine.step(pool._engine.defer_return, other.slot, True)
     assert pool.active_count == 1
     assert [holder.task for holder in pool.holders()] == [asyncio.current_task().get_name()]
     await pool.release(one)
@@ -408,7 +410,7 @@ def test_an_operation_put_off_does_not_keep_an_exit(ending):
         pool = cenote.Pool(Thing, max_size=1, before_release=end)
         thing = await pool.acquire()
         pools.append(pool)
-        back.append(pool._step(pool.release, thing))
+        back.append(pool._engine.step(pool.release, thing))
         await asyncio.wait_for(asyncio.Event().wait(), 20)
 
     pools, back = [], []

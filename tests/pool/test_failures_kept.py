@@ -133,4 +133,4 @@ async def test_a_closed_pool_keeps_no_factory_error(make_pool):
     for waiter in waiters:
         await outcome(waiter)
     await closing
-    assert pool._factory_error is None
+    assert pool._engine.creations.last_error is None

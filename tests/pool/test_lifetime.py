@@ -323,11 +323,11 @@ async def test_a_block_collected_in_mid_operation_changes_the_pool_later(make_po
     pool = make_pool(Thing, destructor=destroyed.append)
     box = suspended(pause_in_block(pool))
     before = pool.stats()
-    pool._core.busy += 1
+    pool._engine.core.busy += 1
     box.clear()
     assert pool.stats() == before
     assert destroyed == []
-    pool._core.busy -= 1
+    pool._engine.core.busy -= 1
     await settle()
     assert (pool.active_count, len(destroyed)) == (0, 1)
 
@@ -350,10 +350,10 @@ async def test_a_waiter_collected_elsewhere_leaves_the_queue_in_the_loop(make_po
         drop_in_thread(box)
         assert pool.waiting_count == 2
     else:
-        pool._core.busy += 1
+        pool._engine.core.busy += 1
         box.clear()
         assert pool.waiting_count == 2
-        pool._core.busy -= 1
+        pool._engine.core.busy -= 1
     await settle()
     assert pool.waiting_count == 1
     pool.release(thing)

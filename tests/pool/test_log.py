@@ -293,7 +293,7 @@ def test_our_names_win_over_those_of_the_program(make_pool, caplog):
 def test_a_line_is_from_where_it_was_written(make_pool, caplog):
     make_pool(Thing).deactivate()
     (record,) = caplog.records
-    assert record.filename == "bound.py"
+    assert record.filename == "circuit.py"
     assert record.funcName.startswith("_switch")
 
 

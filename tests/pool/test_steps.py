@@ -56,7 +56,7 @@ def whole(pool):
     counts = (stats.active, stats.waiting, stats.creating, stats.destroying, pool.waiting_count)
     assert counts == (0, 0, 0, 0, 0), stats
     assert stats.count <= pool.max_size
-    assert not pool._core.in_hand()
+    assert not pool._engine.core.in_hand()
 
 
 # -- finalizers ------------------------------------------------------------------------------------

@@ -120,13 +120,13 @@ def test_one_connection_has_no_size(option: str) -> None:
 
 async def test_pool_options_reach_the_pool(backend: Backend) -> None:
     async with backend.database() as db:
-        assert db.pool._settings.acquire_timeout == 30
-        assert db.pool._settings.max_size == 10
-        assert db.pool._settings.healthcheck_interval == 0
+        assert db.pool._engine.settings.acquire_timeout == 30
+        assert db.pool._engine.settings.max_size == 10
+        assert db.pool._engine.settings.healthcheck_interval == 0
     options = {"acquire_timeout": None, "max_size": 3, "healthcheck_interval": 7.0, "lifo": True}
     async with backend.database(**options, name="mine") as db:
         for name, value in options.items():
-            assert getattr(db.pool._settings, name) == value
+            assert getattr(db.pool._engine.settings, name) == value
         assert "'mine'" in repr(db.pool)
 
 

@@ -133,7 +133,7 @@ class World(Steps):
         if not self.stock:
             await advance(WAIT)
         for made in self.pools:
-            core = made.pool._core
+            core = made.pool._engine.core
             if core.active or core.waiting or core.granted_count or core.probes_in_use:
                 self.fault(f"a slot was lost: {made.pool!r}, {core.granted_count} granted")
         for made in self.pools:

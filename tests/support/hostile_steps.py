@@ -513,7 +513,8 @@ def holders(pool: Any) -> list[Any]:
         return [
             holder
             for holder in pool.holders()
-            if holder.resource is not None and pool._core.find(holder.resource, None) is not None
+            if holder.resource is not None
+            and pool._engine.core.find(holder.resource, None) is not None
         ]
     except AttributeError:  # without its constructor
         return []

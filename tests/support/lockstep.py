@@ -196,7 +196,7 @@ class Run:
 
     def heard(self, event: Any) -> None:
         resource = None if event.resource is None else event.resource.number
-        when = None if self.pool._loop is None else event.time  # else that of the machine
+        when = None if self.pool._engine.loop is None else event.time  # else that of the machine
         self.note(
             "event", event.kind, when, resource, event.task, event.duration,
             str(event.reason), told(event.error),
@@ -271,7 +271,7 @@ class Run:
         elif kind == "resize":
             pool.resize(max_size=1 + one % 5, min_size=0)
         elif kind in ("retire", "activate", "deactivate", "recover"):
-            if pool._loop is not None:  # before that it has the time of the machine
+            if pool._engine.loop is not None:  # before that it has the time of the machine
                 getattr(pool, kind)()
         elif kind == "factory":
             self.mode = MODES[one % len(MODES)]

@@ -162,14 +162,14 @@ class Core(Deadlines):
         slot = self.idle[end]
         if slot.idle_seq > before:
             return None
-        state = _after("slot", SLOT, slot.state, "take")
+        state = SLOT[slot.state, "take"]
         del self.idle[end]
         slot.state = state
         return slot
 
     def take_this(self, slot: Slot) -> None:
         """Reserve one idle slot out of order."""
-        state = _after("slot", SLOT, slot.state, "take")
+        state = SLOT[slot.state, "take"]
         at = self.idle.index(slot)
         del self.idle[at]
         slot.state = state
@@ -191,7 +191,7 @@ class Core(Deadlines):
 
     def open_slot(self, slot: Slot, resource: object, expires_at: float = inf) -> None:
         """The factory has made the resource: OPENING -> RESERVED."""
-        slot.state = _after("slot", SLOT, slot.state, "open")
+        slot.state = SLOT[slot.state, "open"]
         slot.resource = resource
         slot.expires_at = expires_at
         slot.fresh = True
@@ -200,7 +200,7 @@ class Core(Deadlines):
 
     def fail_slot(self, slot: Slot) -> None:
         """A permit comes back unused, or its factory failed."""
-        slot.state = _after("slot", SLOT, slot.state, "fail")
+        slot.state = SLOT[slot.state, "fail"]
         self.opening -= 1
         del self.slots[slot]
 
@@ -209,7 +209,7 @@ class Core(Deadlines):
         reason = self.unfit(slot, now)
         if reason is not None:
             return reason
-        state = _after("slot", SLOT, slot.state, "put")
+        state = SLOT[slot.state, "put"]
         self._release_probe(slot)
         slot.idle_since = now
         self.idle_seqs += 1
@@ -227,7 +227,7 @@ class Core(Deadlines):
 
     def untake(self, slot: Slot) -> None:
         """Undo `take` to the letter."""
-        slot.state = _after("slot", SLOT, slot.state, "put")
+        slot.state = SLOT[slot.state, "put"]
         if self.lifo:
             self.idle.append(slot)
         else:
@@ -249,7 +249,7 @@ class Core(Deadlines):
 
     def retire(self, slot: Slot) -> None:
         """RESERVED -> CLOSING: its destructor is about to be called."""
-        state = _after("slot", SLOT, slot.state, "retire")
+        state = SLOT[slot.state, "retire"]
         self._release_probe(slot)
         slot.state = state
         self.count -= 1
@@ -257,7 +257,7 @@ class Core(Deadlines):
 
     def finish(self, slot: Slot) -> None:
         """The destructor is done: the slot is free again."""
-        slot.state = _after("slot", SLOT, slot.state, "finish")
+        slot.state = SLOT[slot.state, "finish"]
         self.closing -= 1
         del self.slots[slot]
         slot.resource = None  # last: what was in it may run any code when it goes
@@ -286,7 +286,7 @@ class Core(Deadlines):
 
     def reserve(self, claim: Claim, slot: Slot) -> None:
         """A newcomer took this slot and a hook looks at it: it may be failed meanwhile."""
-        state = _after("claim", CLAIM, claim.state, "grant")
+        state = CLAIM[claim.state, "grant"]
         if claim.state is not ClaimState.ASKING:  # one that waits is granted by grant() only
             raise IllegalTransition("claim", claim.state, "grant")
         claim.state = state
@@ -295,14 +295,14 @@ class Core(Deadlines):
 
     def ask_again(self, claim: Claim) -> None:
         """A newcomer's slot was rejected: it looks for another one."""
-        claim.state = _after("claim", CLAIM, claim.state, "ask")
+        claim.state = CLAIM[claim.state, "ask"]
         claim.slot = None
         if claim in self._granted:
             del self._granted[claim]
 
     def wait(self, claim: Claim) -> None:
         """Into the queue: at the end, or where it was if it has had its turn."""
-        state = _after("claim", CLAIM, claim.state, "wait")
+        state = CLAIM[claim.state, "wait"]
         turn = claim.queue_seq or self.queue_seqs + 1
         after = self._behind_whom(turn)
         following = self.first if after is None else after.next
@@ -335,11 +335,11 @@ class Core(Deadlines):
         without_probe = self._without_probe(claim)
         if without_probe and self.probes_in_use >= self.recovering_limit:
             return None
-        granted = _after("claim", CLAIM, claim.state, "grant")
+        granted = CLAIM[claim.state, "grant"]
         end = -1 if self.lifo else 0
         if self.idle:
             slot = self.idle[end]
-            state = _after("slot", SLOT, slot.state, "take")
+            state = SLOT[slot.state, "take"]
         elif self.sync_factory and self.room() > 0:
             slot = Slot(self.generation)
             state = slot.state
@@ -362,8 +362,8 @@ class Core(Deadlines):
 
     def hold(self, claim: Claim, slot: Slot, now: float, waited: float = 0.0) -> None:
         """The claim holds the slot from now on: RESERVED -> LEASED."""
-        state = _after("slot", SLOT, slot.state, "lease")
-        holding = _after("claim", CLAIM, claim.state, "hold")
+        state = SLOT[slot.state, "lease"]
+        holding = CLAIM[claim.state, "hold"]
         key = id(slot.resource)
         twin = self.leased.get(key)
         longest = max(self.max_wait_time, waited)
@@ -388,10 +388,10 @@ class Core(Deadlines):
 
     def reclaim(self, slot: Slot, now: float = 0.0) -> Claim:
         """The holder gives it back, or loses it: LEASED -> RESERVED."""
-        state = _after("slot", SLOT, slot.state, "reclaim")
+        state = SLOT[slot.state, "reclaim"]
         claim = slot.holder
         assert claim is not None
-        ended = _after("claim", CLAIM, claim.state, "end")
+        ended = CLAIM[claim.state, "end"]
         held = now - claim.since
         longest = max(self.max_hold_time, held)
         key = id(slot.resource)
@@ -470,7 +470,7 @@ class Core(Deadlines):
 
     def move(self, event: str) -> None:
         """open, unopen, drain, close."""
-        self.phase = _after("pool", POOL, self.phase, event)
+        self.phase = POOL[self.phase, event]
 
     def set_circuit(self, state: CircuitState) -> None:
         self.circuit = state
@@ -507,7 +507,7 @@ class Core(Deadlines):
         return newer
 
     def _end(self, claim: Claim, event: str) -> None:
-        state = _after("claim", CLAIM, claim.state, event)
+        state = CLAIM[claim.state, event]
         has_probe = self._has_probe(claim)
         if claim.state is ClaimState.WAITING:
             self._dequeue(claim)
@@ -572,10 +572,3 @@ class Core(Deadlines):
         if known is claim:
             del self.waiting_tasks[task]
         self.waiters_without_probe -= without_probe
-
-
-def _after(machine: str, law: Any, state: Any, event: str) -> Any:
-    try:
-        return law[state, event]
-    except KeyError:
-        raise IllegalTransition(machine, state, event) from None

@@ -1,55 +1,61 @@
 """The fast path in Python: acquire and release, as far as nothing has to be waited for.
 
-`_native/` has the same two classes. What suspends, fails or is observed is in `pool/runtime.py`
-and `pool/waiter.py`, which both share.
+`_native/` has the same classes. What suspends, fails or is observed is in `pool/`, which both use:
+the fast path calls what `contract.SlowPath` names.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from math import inf
 from types import CodeType, TracebackType
 from typing import Any, Generic, TypeVar
 
 from .._core.machine import Core
 from .._core.records import Claim, Slot
-from ..caller import caller
+from ..caller import caller, internal
 from ..hooks import is_awaitable
 from ..options import UNSET, Unset, optional_duration
-from ..states import ClaimState, Phase
+from ..states import CircuitState, ClaimState, Phase
 
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=type)
+
+# Looked up for every acquire.
+ACTIVE, HOLDING, CLOSED, OPEN = (
+    CircuitState.ACTIVE, ClaimState.HOLDING, Phase.CLOSED, Phase.OPEN
+)  # fmt: skip
+running_loop = asyncio._get_running_loop
 
 
 class Acquire(Claim, Generic[T]):
     """One acquire of a pool; it does nothing until it is awaited or entered, once."""
 
-    __slots__ = ("_front", "_steps", "_used")
+    __slots__ = ("_pool", "_steps", "_used")
 
-    def __init__(self, front: Any, timeout: float | None, code: CodeType, instruction: int) -> None:
+    def __init__(self, pool: Any, timeout: float | None, code: CodeType, instruction: int) -> None:
         super().__init__()
         self.code = code
         self.instruction = instruction
         self.timeout = timeout
-        self._front = front
-        self._used: object = None  # by whom
+        self._pool = pool
+        self._used: object = None  # what drives it
         self._steps: Generator[Any, None, T] | None = None  # driven as a coroutine
 
     def __await__(self) -> Generator[Any, None, T]:
-        front = self._front
-        slow = front if front._engine is None else front._engine
-        while front._core.busy:
+        engine = self._pool._engine
+        while engine.core.busy:
             yield
         driver = object()
         try:
-            ready, found, verdict = slow._step(self._begin, driver)
+            ready, found, verdict = engine.step(self._begin, engine, driver)
             if not ready:
-                found = yield from slow._obtain(self, found, verdict).__await__()
+                found = yield from engine.obtain(self, found, verdict).__await__()
         except BaseException as error:
             if self._used is driver:
-                slow._lose(self, error)
+                engine.lose(self, error)
             raise
         return found  # type: ignore[no-any-return]
 
@@ -80,186 +86,223 @@ class Acquire(Claim, Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
-        front, slot = self._front, self.slot
-        slow = front if front._engine is None else front._engine
-        if self.state is not ClaimState.HOLDING or slot is None:
-            return slow._done  # type: ignore[no-any-return]  # released inside the block
+        engine, slot = self._pool._engine, self.slot
+        if self.state is not HOLDING or slot is None:
+            return engine.done  # type: ignore[no-any-return]  # released inside the block
         if error is not None:
-            return slow._leave(self, error)  # type: ignore[no-any-return]
-        slow._check_loop()
-        return front._return(slot)  # type: ignore[no-any-return]
+            return engine.leave(self, error)  # type: ignore[no-any-return]
+        if running_loop() is not engine.loop:
+            engine.check_loop()
+        if engine.core.busy:
+            return engine.defer_return(slot, False)  # type: ignore[no-any-return]
+        return engine.step(give_back, engine, slot)  # type: ignore[no-any-return]
 
-    def _begin(self, driver: object) -> tuple[bool, Any, Any]:
+    def _begin(self, engine: Any, driver: object) -> tuple[bool, Any, Any]:
         """True and the resource; or False, the slot that is in hand already, and its verdict."""
-        front = self._front
-        slow = front if front._engine is None else front._engine
-        self._check_unused()
-        slow._enter()
-        self._check_unused()  # a subscriber has heard of the opening
+        core = engine.core
+        if self._used is not None:
+            raise used_before()
+        if core.phase is not OPEN or running_loop() is not engine.loop:
+            engine.enter()
+            if self._used is not None:  # by a subscriber to the opening
+                raise used_before()
         self._used = driver
-        core = front._core
-        now = self.began = front._time()
-        self.task = slow._current_task()
+        now = self.began = engine.time()
+        self.task = asyncio.current_task(engine.loop)
         self.seen_idle = core.idle_seqs
-        slow._admit_or_raise(self)
+        if core.circuit is not ACTIVE:
+            engine.admit_or_raise(self)
         slot: Slot | None = core.take()
         if slot is None or slot.expires_at <= now:
             return False, slot, None
-        if front._before_acquire is not None and not slow._trusts(slot, now):
-            try:
-                verdict = slow._call_out(front._before_acquire, slot.resource)
-            except BaseException as error:
-                self._refused(slot, error)
-                return False, None, None
+        if engine.before_acquire is not None and not engine.skips_check(slot, now):
+            verdict = self._ask(engine, slot)
             if verdict is False:
-                self._refused(slot, None)
                 return False, None, None
             if is_awaitable(verdict):
                 return False, slot, verdict
-            if core.phase is Phase.CLOSED:  # by the hook
+            if core.phase is CLOSED:  # by the hook
                 return False, slot, True
         resource = slot.resource  # a subscriber may discard it
         core.hold(self, slot, now, 0.0)
-        if front._subscribers or front._hold_warning is not None:
-            slow._held(self, slot)  # what it raises, __await__ sees to
+        if engine.subscribers or engine.hold_warning is not None:
+            engine.held(self, slot)  # __await__ handles what it raises
         return True, resource, None
 
-    def _check_unused(self) -> None:
-        if self._used is not None:
-            raise RuntimeError(
-                "this acquire() was used before; call pool.acquire() for each resource"
-            )
-
-    def _refused(self, slot: Slot, error: BaseException | None) -> None:
-        front = self._front
-        slow = front if front._engine is None else front._engine
+    def _ask(self, engine: Any, slot: Slot) -> Any:
+        """The answer of before_acquire; after False the slot is destroyed."""
         try:
-            slow._refuse(slot, error)
-        except BaseException:
-            front._core.dismiss(self)
-            raise
+            verdict, error = engine.call_out(engine.before_acquire, slot.resource), None
+        except BaseException as raised:
+            verdict, error = False, raised
+        if verdict is False:
+            try:
+                engine.refuse(slot, error)
+            except BaseException:
+                engine.core.dismiss(self)
+                raise
+            finally:
+                del error  # no cycle through this frame
+        return verdict
+
+
+def used_before() -> RuntimeError:
+    """The error of an acquire() that is awaited or entered again."""
+    return RuntimeError("this acquire() was used before; call pool.acquire() for each resource")
+
+
+def give_back(engine: Any, slot: Slot, clean: bool = False) -> Any:
+    """The holder gives the slot back: an operation that leads to the end. `clean`: before_release
+    need not look at it."""
+    core, now = engine.core, engine.time()
+    claim = core.reclaim(slot, now)
+    if engine.subscribers:
+        engine.returned(claim, slot)
+    if engine.before_release is not None and not clean:
+        try:
+            verdict = engine.call_out(engine.before_release, slot.resource)
+        except BaseException as error:
+            return engine.examine(slot, None, error)
+        if verdict is False or is_awaitable(verdict):
+            return engine.examine(slot, verdict, None)
+    if engine.strategy is not None:
+        engine.report_success(slot.probe)
+    if core.put(slot, now) is not None:
+        return engine.settle(slot)
+    until = slot.expires_at if core.max_idle is None else min(now + core.max_idle, slot.expires_at)
+    if until < engine.next_sweep:
+        engine.expect(slot)
+    if core.waiting or core.min_size or core.phase is not OPEN:
+        engine.advance()
+    return engine.done
+
+
+class EngineBase:
+    """What the fast path reads of an engine, and the engine writes: the base of `pool.Engine`."""
+
+    __slots__ = (
+        "acquire_timeout", "before_acquire", "before_release", "core", "direct_clock",
+        "direct_future", "factory_failures", "hold_warning", "loop", "max_waiting", "must_tidy",
+        "next_sweep", "pool_ref", "skip_check_within", "strategy", "subscribers",
+        "suspect_before", "thread", "time",
+    )  # fmt: skip
+
+    core: Core
+
+    def __init__(self) -> None:
+        self.pool_ref: Callable[[], Any] = none  # a weak reference
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread = 0  # in which the loop runs
+        self.time: Callable[[], float] = none  # the clock of the loop
+        self.direct_clock = False  # for the native core: the loop's time is the monotonic clock
+        self.direct_future = False  # likewise: its futures are asyncio's
+        self.before_acquire: Any = None
+        self.before_release: Any = None
+        self.strategy: Any = None
+        self.subscribers: tuple[Any, ...] = ()
+        self.hold_warning: float | None = None
+        self.acquire_timeout: float | None = None
+        # A resource that came back less than `skip_check_within` seconds ago, and after
+        # `suspect_before`, is not shown to before_acquire: it was in use until this moment.
+        self.skip_check_within = 0.0
+        self.suspect_before = 0.0
+        self.next_sweep = inf  # loop time at which maintenance looks again
+        self.must_tidy = False  # a step was broken off: see pool/steps.py
+        self.max_waiting = -1  # no limit
+        self.factory_failures = 0  # in total
+
+    @property
+    def pool(self) -> Any:
+        """The pool, or None if it is gone."""
+        return self.pool_ref()
+
+    def skips_check(self, slot: Slot, now: float) -> bool:
+        """Whether before_acquire need not look at this slot."""
+        since = slot.idle_since
+        return now - since < self.skip_check_within and since > self.suspect_before
+
+
+def none() -> Any:
+    """Nothing, before it is set."""
 
 
 class FastPath(Generic[T]):
-    """The fast path of a pool: what needs no waiting."""
+    """The face of a pool, as far as it needs no waiting."""
 
-    __slots__ = (
-        "_acquire_timeout", "_before_acquire", "_before_release", "_core",
-        "_direct_clock", "_direct_future", "_doubted", "_doubtful", "_due_at", "_engine",
-        "_hold_warning", "_loop",
-        "_max_waiting", "_strategy", "_subscribers", "_thread", "_time", "_trust",
-    )  # fmt: skip
+    __slots__ = ("_engine",)
 
-    _core: Core
+    _engine: Any
 
-    def __init__(self) -> None:
-        self._engine: Any = None  # has the methods of SlowPath; None: the pool itself has them
-        self._loop: Any = None
-        self._thread = 0  # in which the loop runs
-        self._direct_clock = False  # for the native core: the loop's time is the monotonic clock
-        self._direct_future = False  # likewise: its futures are asyncio's
-        self._time: Any = None
-        self._before_acquire: Any = None
-        self._before_release: Any = None
-        self._strategy: Any = None
-        self._subscribers: tuple[Any, ...] = ()
-        self._hold_warning: float | None = None
-        self._acquire_timeout: float | None = None
-        # A resource that came back less than `_trust` seconds ago, and after `_doubted`, is not
-        # shown to before_acquire: it was in use until this moment.
-        self._trust = 0.0
-        self._doubted = 0.0
-        self._due_at = inf  # when maintenance looks again
-        self._doubtful = False  # a step was broken off: see steps.py
-        self._max_waiting = -1  # no limit
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        face = super().__new__(cls)
+        face._engine = None  # until __init__ makes it
+        return face
 
     def acquire(self, timeout: float | Unset | None = UNSET) -> Acquire[T]:
         """`await` it, or use it as `async with`; by itself it does nothing.
 
         `timeout`: seconds for all of it, factory and hooks included; left out it is
-        `acquire_timeout`, None waits for ever, 0 takes what is there at once. Raises
+        `acquire_timeout`, None waits without a limit, 0 takes what is there at once. Raises
         `AcquireTimeoutError`, `PoolClosedError`, `ServiceUnavailableError`, `PoolOverloadedError`,
         `PoolDeadlockError`, or what the factory raised.
         """
         limit = (
-            self._acquire_timeout
-            if isinstance(timeout, Unset)
+            self._engine.acquire_timeout
+            if timeout is UNSET
             else optional_duration("timeout", timeout)
         )
-        return Acquire(self, limit, *caller(sys._getframe(1)))
+        frame = sys._getframe(1)
+        if internal.get(frame.f_code.co_filename) is False:
+            return Acquire(self, limit, frame.f_code, frame.f_lasti)
+        return Acquire(self, limit, *caller(frame))
 
     def try_acquire(self) -> T | None:
         """An idle resource, or a new one of a sync factory; None if that needs waiting."""
-        if self._core.busy:
+        engine = self._engine
+        if engine.core.busy:
             return None  # in the middle of another step: that would need waiting
-        slow: Any = self if self._engine is None else self._engine
-        return slow._step(slow._try_acquire_slow)  # type: ignore[no-any-return]
+        return engine.step(engine.try_acquire_slow)  # type: ignore[no-any-return]
 
     def release(self, resource: T) -> Any:
         """Give a resource back. Under way when this returns, and with sync hooks over; awaiting it
         waits for async ones. Raises `NotAcquiredError` if it is not out.
         """
-        slow: Any = self if self._engine is None else self._engine
-        slow._check_loop()
-        slot = slow._leased(resource, "release")
-        return slow._completed(self._return(slot))
+        return self._release(resource, False)
 
     def _release_clean(self, resource: T) -> Any:
         """The same, of what before_release need not look at."""
-        slow: Any = self if self._engine is None else self._engine
-        slow._check_loop()
-        slot = slow._leased(resource, "release")
-        return slow._completed(self._return(slot, clean=True))
+        return self._release(resource, True)
 
-    def _return(self, slot: Slot, *, clean: bool = False) -> Any:
-        """As a step, or put off to the end of the one that is under way."""
-        slow: Any = self if self._engine is None else self._engine
-        if self._core.busy:
-            return slow._defer_return(slot, clean)
-        return slow._step(self._give_back, slot, clean=clean)
-
-    def _give_back(self, slot: Slot, *, clean: bool = False) -> Any:
-        """The holder gives the slot back: an Operation that leads to the end."""
-        slow: Any = self if self._engine is None else self._engine
-        claim = self._core.reclaim(slot, self._time())
-        if self._subscribers:
-            slow._returned(claim, slot)
-        if self._before_release is not None and not clean:
-            try:
-                verdict = slow._call_out(self._before_release, slot.resource)
-            except BaseException as error:
-                return slow._examine(slot, None, error)
-            if verdict is False or is_awaitable(verdict):
-                return slow._examine(slot, verdict, None)
-        if self._strategy is not None:
-            slow._report_success(slot.probe)
-        return slow._settle(slot)
-
-    def _give_back_clean(self, slot: Slot) -> Any:
-        return self._give_back(slot, clean=True)
+    def _release(self, resource: T, clean: bool) -> Any:
+        engine = self._engine
+        engine.check_loop()
+        slot = engine.leased(resource, "release")
+        if engine.core.busy:
+            return engine.completed(engine.defer_return(slot, clean))
+        return engine.completed(engine.step(give_back, engine, slot, clean))
 
     @property
     def count(self) -> int:
         """Idle and active resources."""
-        return self._core.count
+        return self._engine.core.count  # type: ignore[no-any-return]
 
     @property
     def idle_count(self) -> int:
         """Resources that nobody uses."""
-        return self._core.idle_count
+        return self._engine.core.idle_count  # type: ignore[no-any-return]
 
     @property
     def active_count(self) -> int:
         """Resources that are out, or in a hook."""
-        return self._core.active
+        return self._engine.core.active  # type: ignore[no-any-return]
 
     @property
     def waiting_count(self) -> int:
         """Acquires that wait."""
-        return self._core.waiting
+        return self._engine.core.waiting  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        return self._core.count
+        return self._engine.core.count  # type: ignore[no-any-return]
 
 
 def adopt(kind: Kind) -> Kind:

@@ -1,9 +1,9 @@
 /* Acquire: the awaitable and async context manager that acquire() gives. */
 
 static Claim *
-acquire_new(FastPath *front)
+acquire_new(FastPath *pool)
 {
-    State *st = front->core->st;
+    State *st = pool->engine->core->st;
     Claim *claim;
     if (st->spares > 0) {
         claim = st->spare[--st->spares];
@@ -21,7 +21,7 @@ acquire_new(FastPath *front)
         }
     }
     claim_start(claim, st);
-    claim->front = Py_NewRef(front);
+    claim->pool = (FastPath *)Py_NewRef(pool);
     PyObject_GC_Track(claim);
     return claim;
 }
@@ -58,25 +58,25 @@ used_before(void)
 static int
 acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
 {
-    FastPath *front = (FastPath *)claim->front;
-    Core *core = front->core;
+    Engine *engine = engine_of(claim);
+    Core *core = engine->core;
     State *st = claim->st;
     PyObject *result;
 
     if (claim->used) {
         return used_before();
     }
-    PyObject *task = core->phase == OPEN ? fastpath_task(front) : NULL;
+    PyObject *task = core->phase == OPEN ? engine_task(engine) : NULL;
     if (task == NULL) {
         if (PyErr_Occurred()) {
             return -1;
         }
-        result = PyObject_CallMethodNoArgs(slow_path(front), st->s_enter);
+        result = PyObject_CallMethodNoArgs(slow_path(engine), st->s_enter);
         if (result == NULL) {
             return -1;
         }
         Py_DECREF(result);
-        task = fastpath_task(front);
+        task = engine_task(engine);
         if (task == NULL && PyErr_Occurred()) {
             return -1;
         }
@@ -88,14 +88,14 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
     claim->used = 1;
     Py_CLEAR(claim->key);
     Py_XSETREF(claim->task, task);
-    double now = fastpath_now(front);
+    double now = engine_now(engine);
     if (now == -1.0 && PyErr_Occurred()) {
         return -1;
     }
     claim->began = now;
     claim->seen_idle = core->idle_seqs;
     if (core->circuit != ACTIVE) {
-        result = PyObject_CallMethodOneArg(slow_path(front), st->s_admit_or_raise,
+        result = PyObject_CallMethodOneArg(slow_path(engine), st->s_admit_or_raise,
                                            (PyObject *)claim);
         if (result == NULL) {
             return -1;
@@ -110,13 +110,13 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         *in_hand = slot;
         return 0;
     }
-    if (front->before_acquire != Py_None && !trusts(front, slot, now)) {
-        PyObject *answer = ask(core, front->before_acquire, slot->resource);
+    if (engine->before_acquire != Py_None && !skips_check(engine, slot, now)) {
+        PyObject *answer = ask(core, engine->before_acquire, slot->resource);
         if (answer == NULL || answer == Py_False) {
             /* Logged, reported and destroyed there; raises what is no Exception. */
             PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
             Py_XDECREF(answer);
-            result = PyObject_CallMethodObjArgs(slow_path(front), st->s_refuse, slot, error, NULL);
+            result = PyObject_CallMethodObjArgs(slow_path(engine), st->s_refuse, slot, error, NULL);
             Py_DECREF(error);
             Py_DECREF(slot);
             Py_XDECREF(result);
@@ -137,7 +137,7 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         return -1;
     }
     claim->result = Py_NewRef(slot->resource);
-    int failed = fastpath_report_hold(front, claim, slot, now, 0.0) < 0;
+    int failed = engine_report_hold(engine, claim, slot, now, 0.0) < 0;
     Py_DECREF(slot);
     if (failed) {
         Py_CLEAR(claim->result);
@@ -159,17 +159,17 @@ acquire_start(Claim *claim)
     }
     if (ready < 0) {
         if (claim->state == ASKING) { /* not if it is in use already, or was */
-            core_release_probe(((FastPath *)claim->front)->core, &claim->probe);
+            core_release_probe((engine_of(claim))->core, &claim->probe);
         }
         return NULL;
     }
-    if (slot == NULL && can_wait((FastPath *)claim->front, claim)) {
+    if (slot == NULL && can_wait(engine_of(claim), claim)) {
         claim->must_wait = 1;
         return Py_NewRef(claim);
     }
     State *st = claim->st;
     PyObject *coroutine = PyObject_CallMethodObjArgs(
-        slow_path((FastPath *)claim->front), st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
+        slow_path(engine_of(claim)), st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
         verdict == NULL ? Py_None : verdict, NULL);
     Py_XDECREF(slot);
     Py_XDECREF(verdict);
@@ -256,34 +256,34 @@ acquire_go_on(Claim *claim, Core *core, int by_interpreter)
 
 /* It ends without a resource, by an exception. */
 static void
-acquire_failed(Claim *claim, FastPath *front, Core *core)
+acquire_failed(Claim *claim, Engine *engine, Core *core)
 {
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_StopIteration)) {
         return;
     }
     if (claim->state == WAITING || claim->state == GRANTED) {
-        claim->over = front->doubtful = 1;
+        claim->over = engine->must_tidy = 1;
     }
-    fastpath_broken_off(front, core);
+    engine_broken_off(engine, core);
 }
 
 static PyObject *
 acquire_step(Claim *claim, int by_interpreter)
 {
-    FastPath *front = (FastPath *)claim->front;
-    if (front == NULL || front->core == NULL) {
+    Engine *engine = engine_of(claim);
+    if (engine == NULL || engine->core == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this pool was garbage-collected");
         return NULL;
     }
-    if (front->core->busy) {
+    if (engine->core->busy) {
         Py_RETURN_NONE; /* in the middle of another step: the task comes back in the next turn */
     }
-    Core *core = step_begin(front);
+    Core *core = step_begin(engine);
     PyObject *step = acquire_go_on(claim, core, by_interpreter);
     if (step == NULL && claim->state != HOLDING) {
-        acquire_failed(claim, front, core);
+        acquire_failed(claim, engine, core);
     }
-    step_end(front, core, 0);
+    step_end(engine, core, 0);
     return step;
 }
 
@@ -316,7 +316,7 @@ acquire_undo(Claim *claim)
         return 0;
     }
     Slot *slot = (Slot *)Py_NewRef(claim->slot);
-    PyObject *result = fastpath_return((FastPath *)claim->front, slot, 0);
+    PyObject *result = engine_return(engine_of(claim), slot, 0);
     Py_DECREF(slot);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
@@ -383,15 +383,15 @@ Acquire_aexit(Claim *claim, PyObject *const *args, Py_ssize_t nargs)
     if (claim->state != HOLDING) {
         return Py_NewRef(st->done); /* released or discarded inside the block */
     }
-    FastPath *front = (FastPath *)claim->front;
+    Engine *engine = engine_of(claim);
     if (args[0] != Py_None) {
-        return PyObject_CallMethodObjArgs(slow_path(front), st->s_leave, claim, args[1], NULL);
+        return PyObject_CallMethodObjArgs(slow_path(engine), st->s_leave, claim, args[1], NULL);
     }
-    if (fastpath_check_loop(front) < 0) {
+    if (engine_check_loop(engine) < 0) {
         return NULL;
     }
     Slot *slot = (Slot *)Py_NewRef(claim->slot);
-    PyObject *result = fastpath_return(front, slot, 0);
+    PyObject *result = engine_return(engine, slot, 0);
     Py_DECREF(slot);
     return result;
 }

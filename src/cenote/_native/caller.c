@@ -16,17 +16,17 @@ look_up_task(PyObject *tasks, PyObject *loop)
 /* The task that runs now in the pool's loop, in this thread: a new reference. NULL without an
  * exception: there is none, or this is another thread. */
 static PyObject *
-fastpath_task(FastPath *front)
+engine_task(Engine *engine)
 {
-    State *st = front->core->st;
-    if (front->loop == NULL || front->loop == Py_None ||
-        PyThread_get_thread_ident() != front->thread) {
+    State *st = engine->core->st;
+    if (engine->loop == NULL || engine->loop == Py_None ||
+        PyThread_get_thread_ident() != engine->thread) {
         return NULL;
     }
     if (st->current_tasks != NULL) {
-        return Py_XNewRef(look_up_task(st->current_tasks, front->loop));
+        return Py_XNewRef(look_up_task(st->current_tasks, engine->loop));
     }
-    PyObject *task = PyObject_CallOneArg(st->current_task, front->loop);
+    PyObject *task = PyObject_CallOneArg(st->current_task, engine->loop);
     if (task == Py_None) {
         Py_CLEAR(task);
     }

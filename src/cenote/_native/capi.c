@@ -149,8 +149,8 @@ acquire_of(PyObject *pool, double timeout)
         return NULL;
     }
     if (timeout < 0) {
-        claim->timeout = front->acquire_timeout == Py_None ? Py_NAN
-                                                           : PyFloat_AS_DOUBLE(front->acquire_timeout);
+        claim->timeout = front->engine->acquire_timeout == Py_None ? Py_NAN
+                                                           : PyFloat_AS_DOUBLE(front->engine->acquire_timeout);
     }
     else {
         claim->timeout = isinf(timeout) ? Py_NAN : timeout;
@@ -192,7 +192,7 @@ capi_acquire_call(PyObject *pool, double timeout, Cenote_Completion done, void *
     ticket->task = NULL;
     PyObject_GC_Track(ticket);
     PyObject *task =
-        PyObject_CallMethodObjArgs(slow_path((FastPath *)pool), st->s_start_ticket, claim, ticket, NULL);
+        PyObject_CallMethodObjArgs(slow_path(((FastPath *)pool)->engine), st->s_start_ticket, claim, ticket, NULL);
     Py_DECREF(claim);
     if (task == NULL) {
         ticket->done = NULL;
@@ -283,28 +283,28 @@ static Py_ssize_t
 capi_count(PyObject *pool)
 {
     FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : (Py_ssize_t)front->core->count;
+    return front == NULL ? -1 : (Py_ssize_t)front->engine->core->count;
 }
 
 static Py_ssize_t
 capi_idle_count(PyObject *pool)
 {
     FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : front->core->idle;
+    return front == NULL ? -1 : front->engine->core->idle;
 }
 
 static Py_ssize_t
 capi_active_count(PyObject *pool)
 {
     FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : (Py_ssize_t)front->core->count - front->core->idle;
+    return front == NULL ? -1 : (Py_ssize_t)front->engine->core->count - front->engine->core->idle;
 }
 
 static Py_ssize_t
 capi_waiting_count(PyObject *pool)
 {
     FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : front->core->waiters.length;
+    return front == NULL ? -1 : front->engine->core->waiters.length;
 }
 
 static Watcher *
@@ -371,7 +371,7 @@ static int
 capi_state(PyObject *pool)
 {
     FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : front->core->circuit;
+    return front == NULL ? -1 : front->engine->core->circuit;
 }
 
 static int

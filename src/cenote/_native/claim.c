@@ -195,7 +195,8 @@ claim_start(Claim *claim, State *st)
     claim->slot = NULL;
     claim->prev = claim->next = NULL;
     claim->error = claim->task = claim->code = claim->reason = claim->waiter = claim->key = NULL;
-    claim->front = claim->result = claim->steps = NULL;
+    claim->pool = NULL;
+    claim->result = claim->steps = NULL;
     claim->deadline = claim->timeout = Py_NAN;
     claim->began = claim->since = 0.0;
     claim->probe = claim->queue_seq = claim->seen_idle = claim->lease_seq = 0;
@@ -233,7 +234,7 @@ Claim_traverse(Claim *claim, visitproc visit, void *arg)
     Py_VISIT(claim->code);
     Py_VISIT(claim->reason);
     Py_VISIT(claim->waiter);
-    Py_VISIT(claim->front);
+    Py_VISIT(claim->pool);
     Py_VISIT(claim->result);
     Py_VISIT(claim->steps);
     Py_VISIT(claim->future);
@@ -253,7 +254,7 @@ Claim_clear(Claim *claim)
     Py_CLEAR(claim->code);
     Py_CLEAR(claim->reason);
     Py_CLEAR(claim->waiter);
-    Py_CLEAR(claim->front);
+    Py_CLEAR(claim->pool);
     Py_CLEAR(claim->result);
     Py_CLEAR(claim->steps);
     return 0;

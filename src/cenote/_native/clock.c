@@ -116,14 +116,14 @@ load_clock(State *st)
 }
 
 static double
-fastpath_now(FastPath *front)
+engine_now(Engine *engine)
 {
-    if (front->direct_clock && clock_is_real(front->core->st)) {
+    if (engine->direct_clock && clock_is_real(engine->core->st)) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
         return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     }
-    PyObject *now = PyObject_CallNoArgs(front->time);
+    PyObject *now = PyObject_CallNoArgs(engine->time);
     if (now == NULL) {
         return -1.0;
     }

@@ -47,4 +47,17 @@ PyErr_SetRaisedException(PyObject *error)
 }
 
 #endif
+/* What a weak reference refers to, or None: a new reference. */
+static inline PyObject *
+weakref_target(PyObject *reference)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject *target = NULL;
+    PyWeakref_GetRef(reference, &target);
+    return target == NULL ? Py_NewRef(Py_None) : target;
+#else
+    return Py_NewRef(PyWeakref_GetObject(reference));
+#endif
+}
+
 #endif /* CENOTE_COMPAT_H */

@@ -78,7 +78,7 @@ name_of_task(State *st, PyObject *task)
 /* As the constructor would make it, which costs several times as much. `slot` may be NULL, and NaN is
  * no duration. */
 static PyObject *
-new_event(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
+new_event(Engine *engine, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
 {
     State *st = claim->st;
     PyObject *name = name_of_task(st, claim->task); /* first: no call with an exception set */
@@ -87,7 +87,7 @@ new_event(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now,
     }
     PyObject *fields[EVENT_FIELDS] = {
         Py_NewRef(kind),
-        Py_NewRef(front),
+        claim->pool != NULL ? Py_NewRef(claim->pool) : engine_pool(engine),
         PyFloat_FromDouble(now),
         newref_or_none(slot == NULL ? NULL : slot->resource),
         name,
@@ -138,15 +138,15 @@ drop_event(State *st, PyObject *event)
 
 /* Emit one of the events of the fast path: acquired, released, waiting. */
 static int
-fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
+engine_tell(Engine *engine, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
 {
     State *st = claim->st;
-    PyObject *event = new_event(front, kind, claim, slot, now, duration);
+    PyObject *event = new_event(engine, kind, claim, slot, now, duration);
     if (event == NULL) {
         return -1;
     }
-    PyObject *subscribers = Py_NewRef(front->subscribers); /* one may unsubscribe */
-    Core *core = (Core *)Py_NewRef(front->core);
+    PyObject *subscribers = Py_NewRef(engine->subscribers); /* one may unsubscribe */
+    Core *core = (Core *)Py_NewRef(engine->core);
     int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(subscribers); i++) {
         PyObject *subscription = PyTuple_GET_ITEM(subscribers, i);
@@ -163,7 +163,7 @@ fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double 
         Py_XDECREF(result);
         if (result == NULL) {
             PyObject *error = PyErr_GetRaisedException();
-            failed = fastpath_contain(front, error,
+            failed = engine_contain(engine, error,
                                    PyUnicode_FromFormat("a subscriber failed on %R", kind)) < 0;
         }
     }
@@ -175,27 +175,27 @@ fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double 
 
 /* Emit `waiting`. A subscriber may do anything: the caller looks again. */
 static int
-tell_of_wait(FastPath *front, Claim *claim)
+tell_of_wait(Engine *engine, Claim *claim)
 {
-    double now = fastpath_now(front);
+    double now = engine_now(engine);
     if (now == -1.0 && PyErr_Occurred()) {
         return -1;
     }
-    return fastpath_tell(front, claim->st->s_waiting, claim, NULL, now, Py_NAN);
+    return engine_tell(engine, claim->st->s_waiting, claim, NULL, now, Py_NAN);
 }
 
 /* A claim holds a slot: tell those who want to know. */
 static int
-fastpath_report_hold(FastPath *front, Claim *claim, Slot *slot, double now, double waited)
+engine_report_hold(Engine *engine, Claim *claim, Slot *slot, double now, double waited)
 {
-    if (front->hold_warning != Py_None) {
-        PyObject *result = PyObject_CallMethodObjArgs(slow_path(front), claim->st->s_held, claim,
+    if (engine->hold_warning != Py_None) {
+        PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine), claim->st->s_held, claim,
                                                       slot, NULL);
         Py_XDECREF(result);
         return result == NULL ? -1 : 0;
     }
-    if (PyTuple_GET_SIZE(front->subscribers) > 0) {
-        return fastpath_tell(front, claim->st->s_acquired, claim, slot, now, waited);
+    if (PyTuple_GET_SIZE(engine->subscribers) > 0) {
+        return engine_tell(engine, claim->st->s_acquired, claim, slot, now, waited);
     }
     return 0;
 }

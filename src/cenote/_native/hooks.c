@@ -70,9 +70,9 @@ claim_wake(Claim *claim)
 
 /* Everything that follows a return: waiters, creations, min_size, drain, close. */
 static int
-fastpath_advance(FastPath *front)
+engine_advance(Engine *engine)
 {
-    Core *core = front->core;
+    Core *core = engine->core;
     while (core->waiters.length > 0) {
         Claim *claim = core_grant(core);
         if (claim == NULL) {
@@ -92,18 +92,18 @@ fastpath_advance(FastPath *front)
         (core->min_size == 0 || core_shortage(core) == 0)) {
         return 0;
     }
-    PyObject *result = PyObject_CallMethodNoArgs(slow_path(front), core->st->s_advance);
+    PyObject *result = PyObject_CallMethodNoArgs(slow_path(engine), core->st->s_advance);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
 
-/* Bound._contain() of what a watcher has raised. Steals both; `what` may be NULL with an exception. */
+/* contain() of what a watcher has raised. Steals both; `what` may be NULL with an exception. */
 static int
-fastpath_contain(FastPath *front, PyObject *error, PyObject *what)
+engine_contain(Engine *engine, PyObject *error, PyObject *what)
 {
     PyObject *result = what == NULL ? NULL
-                                    : PyObject_CallMethodObjArgs(slow_path(front),
-                                                                 front->core->st->s_contain, error,
+                                    : PyObject_CallMethodObjArgs(slow_path(engine),
+                                                                 engine->core->st->s_contain, error,
                                                                  what, NULL);
     Py_XDECREF(error);
     Py_XDECREF(what);
@@ -111,17 +111,17 @@ fastpath_contain(FastPath *front, PyObject *error, PyObject *what)
     return result == NULL ? -1 : 0;
 }
 
-/* Bound._report_success(); a strategy in C is called without a step of Python. */
+/* report_success(); a strategy in C is called without a step of Python. */
 static int
-fastpath_report_success(FastPath *front, long long probe)
+engine_report_success(Engine *engine, long long probe)
 {
-    Core *core = front->core;
+    Core *core = engine->core;
     State *st = core->st;
     PyObject *result;
-    if (!Py_IS_TYPE(front->strategy, st->watcher_type)) {
+    if (!Py_IS_TYPE(engine->strategy, st->watcher_type)) {
         PyObject *number = PyLong_FromLongLong(probe);
         result = number == NULL ? NULL
-                                : PyObject_CallMethodOneArg(slow_path(front), st->s_report_success,
+                                : PyObject_CallMethodOneArg(slow_path(engine), st->s_report_success,
                                                             number);
         Py_XDECREF(number);
         Py_XDECREF(result);
@@ -130,9 +130,11 @@ fastpath_report_success(FastPath *front, long long probe)
     if (!core_reports(core, probe)) {
         return 0;
     }
-    PyObject *strategy = Py_NewRef(front->strategy); /* it may be replaced meanwhile */
+    PyObject *strategy = Py_NewRef(engine->strategy); /* it may be replaced meanwhile */
     int busy = step_pause(core);
-    result = Watcher_report_success((Watcher *)strategy, (PyObject *)front);
+    PyObject *pool = engine_pool(engine);
+    result = Watcher_report_success((Watcher *)strategy, pool);
+    Py_DECREF(pool);
     step_resume(core, busy);
     Py_DECREF(strategy);
     Py_XDECREF(result);
@@ -140,15 +142,15 @@ fastpath_report_success(FastPath *front, long long probe)
         return 0;
     }
     PyObject *error = PyErr_GetRaisedException();
-    return fastpath_contain(front, error,
+    return engine_contain(engine, error,
                          PyUnicode_FromString("the strategy failed in report_success()"));
 }
 
-/* Whether before_acquire need not be asked: see FastPath._trust in fastpath.py. */
+/* Whether before_acquire need not be asked: see EngineBase in fastpath.py. */
 static int
-trusts(FastPath *front, Slot *slot, double now)
+skips_check(Engine *engine, Slot *slot, double now)
 {
-    return now - slot->idle_since < front->trust && slot->idle_since > front->doubted;
+    return now - slot->idle_since < engine->skip_check_within && slot->idle_since > engine->suspect_before;
 }
 
 static PyObject *

@@ -81,7 +81,7 @@ struct Claim {
     char in_block, warned, used;
     char over; /* what drove it has ended by an exception: see pool/tidying.py */
     /* Of Acquire only; a mere claim leaves them NULL. */
-    PyObject *front;  /* owned */
+    struct FastPath *pool; /* owned */
     PyObject *result; /* the resource, between __await__ and the step that returns it */
     PyObject *steps;  /* the slow path, if it is driven as a coroutine or was begun in C */
     double timeout;   /* NaN: for ever */
@@ -117,7 +117,7 @@ struct Core {
     long long recovering_limit, recovery, probes_in_use, waiters_without_probe;
     long long generation, queue_seqs, idle_seqs;
     int phase, circuit;
-    int busy; /* depth of the steps under way; 0 while a hook runs: see Bound._step() */
+    int busy; /* depth of the steps under way; 0 while a hook runs: see Steps.step() */
     Claim **deadlines; /* a heap that owns its claims: see deadlines.c */
     Py_ssize_t timed, timed_capacity;
     long long deadline_seqs;
@@ -125,19 +125,28 @@ struct Core {
     char lifo, sync_factory;
 };
 
+/* What the fast path reads and Python writes: the base of pool.Engine, which has the methods of
+ * contract.SlowPath. */
 typedef struct {
     PyObject_HEAD
     Core *core;
     PyObject *loop, *time, *before_acquire, *before_release, *strategy, *subscribers;
     PyObject *hold_warning, *acquire_timeout;
-    PyObject *engine; /* has the methods of contract.SlowPath; None: the pool itself has them */
-    double trust, doubted; /* see fastpath.py */
-    double due_at;         /* when maintenance looks again; inf: not at all */
-    long long max_waiting; /* -1: no limit */
+    PyObject *pool_ref; /* a weak reference to the pool */
+    double skip_check_within, suspect_before; /* see fastpath.py */
+    double next_sweep;          /* when maintenance looks again; inf: not at all */
+    long long max_waiting;      /* -1: no limit */
+    long long factory_failures; /* in total */
     unsigned long thread;
     char direct_clock;  /* the loop's time is the monotonic clock */
     char direct_future; /* the loop's futures are asyncio's */
-    char doubtful;      /* a step was broken off: see Bound._broken_off() */
+    char must_tidy;     /* a step was broken off: see pool/steps.py */
+} Engine;
+
+/* The base of a pool: its face, as far as that needs no waiting. */
+typedef struct FastPath {
+    PyObject_HEAD
+    Engine *engine; /* NULL before __init__, never afterwards */
 } FastPath;
 
 /* A hook in C: the fast path calls its function, Python calls the object. */
@@ -153,7 +162,7 @@ typedef struct {
 
 /* Objects first, and nothing but objects before `spare`: module_traverse walks them. */
 struct State {
-    PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *steps_type, *fastpath_type,
+    PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *steps_type, *engine_type, *fastpath_type,
         *done_type, *handlers_type, *check_type, *ticket_type, *watcher_type;
     PyObject *done; /* the awaitable of what is done already */
     PyObject *slot_states[SLOT_STATES], *claim_states[CLAIM_STATES], *phases[PHASES],
@@ -171,7 +180,7 @@ struct State {
     PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
         *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
         *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released, *s_waiting,
-        *s_get_name, *s_contain, *s_check_deadlock, *s_set_alarm, *s_factory_failures,
+        *s_get_name, *s_contain, *s_check_deadlock, *s_set_alarm,
         *s_create_future, *s_interrupted, *s_done, *s_set_result, *s_broken_off, *s_defer_return;
     Claim *spare[SPARE];
     int spares;
@@ -191,11 +200,17 @@ typedef struct Data Data;         /* the user data of a C handler */
 
 static struct PyModuleDef module_def;
 
-/* The object that has the methods of contract.SlowPath: the one place that knows. Borrowed. */
+/* The object that has the methods of contract.SlowPath. Borrowed. */
 static inline PyObject *
-slow_path(FastPath *front)
+slow_path(Engine *engine)
 {
-    return front->engine == Py_None ? (PyObject *)front : front->engine;
+    return (PyObject *)engine;
+}
+
+static inline Engine *
+engine_of(Claim *claim)
+{
+    return claim->pool->engine;
 }
 
 /* base.c */
@@ -287,19 +302,19 @@ static PyObject *Core_disown(Core *core, PyObject *Py_UNUSED(ignored));
 /* clock.c */
 static void clock_unwatch(State *Py_UNUSED(st));
 static int load_clock(State *st);
-static double fastpath_now(FastPath *front);
+static double engine_now(Engine *engine);
 
 /* caller.c */
 static PyObject *look_up_task(PyObject *tasks, PyObject *loop);
-static PyObject *fastpath_task(FastPath *front);
+static PyObject *engine_task(Engine *engine);
 static int claim_note_caller(Claim *claim);
 
 /* step.c */
-static inline Core *step_begin(FastPath *front);
+static inline Core *step_begin(Engine *engine);
 static inline int step_pause(Core *core);
 static inline void step_resume(Core *core, int busy);
-static void fastpath_broken_off(FastPath *front, Core *core);
-static inline void step_end(FastPath *front, Core *core, int failed);
+static void engine_broken_off(Engine *engine, Core *core);
+static inline void step_end(Engine *engine, Core *core, int failed);
 static void lose_hold(Core *core, Claim *claim);
 
 /* hooks.c */
@@ -308,17 +323,17 @@ static void explain(const char *what);
 static PyObject *check_call(Check *check, PyObject *resource);
 static PyObject *ask(Core *core, PyObject *hook, PyObject *resource);
 static int claim_wake(Claim *claim);
-static int fastpath_advance(FastPath *front);
-static int fastpath_contain(FastPath *front, PyObject *error, PyObject *what);
-static int fastpath_report_success(FastPath *front, long long probe);
-static int trusts(FastPath *front, Slot *slot, double now);
+static int engine_advance(Engine *engine);
+static int engine_contain(Engine *engine, PyObject *error, PyObject *what);
+static int engine_report_success(Engine *engine, long long probe);
+static int skips_check(Engine *engine, Slot *slot, double now);
 static PyObject *iterate(PyObject *awaitable);
 
 /* events.c */
 static int load_events(State *st);
-static int fastpath_tell(FastPath *front, PyObject *kind, Claim *claim, Slot *slot, double now, double duration);
-static int tell_of_wait(FastPath *front, Claim *claim);
-static int fastpath_report_hold(FastPath *front, Claim *claim, Slot *slot, double now, double waited);
+static int engine_tell(Engine *engine, PyObject *kind, Claim *claim, Slot *slot, double now, double duration);
+static int tell_of_wait(Engine *engine, Claim *claim);
+static int engine_report_hold(Engine *engine, Claim *claim, Slot *slot, double now, double waited);
 
 /* deadlines.c */
 static int deadline_reserve(Core *core);
@@ -331,19 +346,19 @@ static PyObject *Core_expired(Core *core, PyObject *time);
 static PyObject *Core_next_deadline(Core *core, PyObject *Py_UNUSED(ignored));
 
 /* wait.c */
-static int can_wait(FastPath *front, Claim *claim);
+static int can_wait(Engine *engine, Claim *claim);
 static int wait_begin(Claim *claim);
 static PyObject *wait_interrupted(Claim *claim);
 static PyObject *wait_slowly(Claim *claim, Slot *slot, PyObject *verdict);
 static PyObject *wait_step(Claim *claim);
 
 /* returns.c */
-static PyObject *fastpath_give_back(FastPath *front, Slot *slot, int clean);
-static int fastpath_check_loop(FastPath *front);
-static PyObject *fastpath_return(FastPath *front, Slot *slot, int clean);
+static PyObject *engine_give_back(Engine *engine, Slot *slot, int clean);
+static int engine_check_loop(Engine *engine);
+static PyObject *engine_return(Engine *engine, Slot *slot, int clean);
 
 /* acquire.c */
-static Claim *acquire_new(FastPath *front);
+static Claim *acquire_new(FastPath *pool);
 static void raise_thrown(PyObject *args);
 static int used_before(void);
 static PyObject *acquire_step(Claim *claim, int by_interpreter);
@@ -353,11 +368,14 @@ static PyObject *Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored));
 /* awaitables.c */
 static PyObject *steps_new(Claim *claim);
 
+/* engine.c */
+static PyObject *engine_pool(Engine *engine);
+static PyObject *give_back(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
 /* fastpath.c */
-static int fastpath_ready(FastPath *front);
-static PyObject *try_acquire(FastPath *front, Core *core);
-static PyObject *FastPath_try_acquire(FastPath *front, PyObject *Py_UNUSED(ignored));
-static PyObject *FastPath_release(FastPath *front, PyObject *resource);
+static int fastpath_ready(FastPath *pool);
+static PyObject *FastPath_try_acquire(FastPath *pool, PyObject *Py_UNUSED(ignored));
+static PyObject *FastPath_release(FastPath *pool, PyObject *resource);
 static PyObject *adopt(PyObject *module, PyObject *object);
 
 /* capi_objects.c */

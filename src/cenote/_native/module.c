@@ -23,34 +23,33 @@ static const struct {
 } used_names[] = {
     {offsetof(State, s_monotonic), "monotonic", NULL},
     {offsetof(State, s_time), "time", NULL},
-    {offsetof(State, s_enter), "_enter", "SlowPath"},
-    {offsetof(State, s_check_loop), "_check_loop", "SlowPath"},
-    {offsetof(State, s_admit_or_raise), "_admit_or_raise", "SlowPath"},
-    {offsetof(State, s_obtain), "_obtain", "SlowPath"},
-    {offsetof(State, s_leave), "_leave", "SlowPath"},
-    {offsetof(State, s_advance), "_advance", "SlowPath"},
-    {offsetof(State, s_settle), "_settle", "SlowPath"},
-    {offsetof(State, s_examine), "_examine", "SlowPath"},
-    {offsetof(State, s_refuse), "_refuse", "SlowPath"},
-    {offsetof(State, s_held), "_held", "SlowPath"},
-    {offsetof(State, s_report_success), "_report_success", "SlowPath"},
-    {offsetof(State, s_expect), "_expect", "SlowPath"},
+    {offsetof(State, s_enter), "enter", "SlowPath"},
+    {offsetof(State, s_check_loop), "check_loop", "SlowPath"},
+    {offsetof(State, s_admit_or_raise), "admit_or_raise", "SlowPath"},
+    {offsetof(State, s_obtain), "obtain", "SlowPath"},
+    {offsetof(State, s_leave), "leave", "SlowPath"},
+    {offsetof(State, s_advance), "advance", "SlowPath"},
+    {offsetof(State, s_settle), "settle", "SlowPath"},
+    {offsetof(State, s_examine), "examine", "SlowPath"},
+    {offsetof(State, s_refuse), "refuse", "SlowPath"},
+    {offsetof(State, s_held), "held", "SlowPath"},
+    {offsetof(State, s_report_success), "report_success", "SlowPath"},
+    {offsetof(State, s_expect), "expect", "SlowPath"},
     {offsetof(State, s_wake), "wake", "Waiter"},
-    {offsetof(State, s_leased), "_leased", "SlowPath"},
-    {offsetof(State, s_completed), "_completed", "SlowPath"},
-    {offsetof(State, s_try_acquire_slow), "_try_acquire_slow", "SlowPath"},
-    {offsetof(State, s_start_ticket), "_start_ticket", "SlowPath"},
+    {offsetof(State, s_leased), "leased", "SlowPath"},
+    {offsetof(State, s_completed), "completed", "SlowPath"},
+    {offsetof(State, s_try_acquire_slow), "try_acquire_slow", "SlowPath"},
+    {offsetof(State, s_start_ticket), "start_ticket", "SlowPath"},
     {offsetof(State, s_get_name), "get_name", "Task"},
-    {offsetof(State, s_contain), "_contain", "SlowPath"},
-    {offsetof(State, s_check_deadlock), "_check_deadlock", "SlowPath"},
-    {offsetof(State, s_set_alarm), "_set_alarm", "SlowPath"},
-    {offsetof(State, s_factory_failures), "_factory_failures", "SlowPath"},
+    {offsetof(State, s_contain), "contain", "SlowPath"},
+    {offsetof(State, s_check_deadlock), "check_deadlock", "SlowPath"},
+    {offsetof(State, s_set_alarm), "set_alarm", "SlowPath"},
     {offsetof(State, s_create_future), "create_future", "Loop"},
-    {offsetof(State, s_interrupted), "_interrupted", "SlowPath"},
+    {offsetof(State, s_interrupted), "interrupted", "SlowPath"},
     {offsetof(State, s_done), "done", "Future"},
     {offsetof(State, s_set_result), "set_result", "Future"},
-    {offsetof(State, s_broken_off), "_broken_off", "SlowPath"},
-    {offsetof(State, s_defer_return), "_defer_return", "SlowPath"},
+    {offsetof(State, s_broken_off), "broken_off", "SlowPath"},
+    {offsetof(State, s_defer_return), "defer_return", "SlowPath"},
 };
 
 static int
@@ -95,6 +94,7 @@ module_exec(PyObject *module)
         add_type(module, &st->acquire_type, &acquire_spec, st->claim_type) < 0 ||
         add_type(module, &st->steps_type, &steps_spec, NULL) < 0 ||
         add_type(module, &st->done_type, &done_spec, NULL) < 0 ||
+        add_type(module, &st->engine_type, &engine_spec, NULL) < 0 ||
         add_type(module, &st->fastpath_type, &fastpath_spec, NULL) < 0 ||
         load_members(st->slot_states, slot_names, SLOT_STATES, "SlotState") < 0 ||
         load_members(st->claim_states, claim_names, CLAIM_STATES, "ClaimState") < 0 ||
@@ -104,7 +104,7 @@ module_exec(PyObject *module)
         (st->unset = import_from("cenote.options", "UNSET")) == NULL ||
         (st->check_timeout = import_from("cenote.options", "optional_duration")) == NULL ||
         (st->caller = import_from("cenote.caller", "caller")) == NULL ||
-        (st->internal = import_from("cenote.caller", "_internal")) == NULL ||
+        (st->internal = import_from("cenote.caller", "internal")) == NULL ||
         (st->current_task = import_from("asyncio", "current_task")) == NULL ||
         (st->future = import_from("asyncio", "Future")) == NULL ||
         (st->loop_only = Py_BuildValue("(s)", "loop")) == NULL ||
@@ -177,6 +177,7 @@ static PyModuleDef_Slot module_slots[] = {
 
 static PyMethodDef module_methods[] = {
     {"adopt", adopt, METH_O, NULL},
+    {"give_back", (PyCFunction)(void (*)(void))give_back, METH_FASTCALL, NULL},
     {"names", module_names, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -6,9 +6,9 @@
 
 /* A reference to the core, for the time of the step. */
 static inline Core *
-step_begin(FastPath *front)
+step_begin(Engine *engine)
 {
-    Core *core = (Core *)Py_NewRef(front->core);
+    Core *core = (Core *)Py_NewRef(engine->core);
     core->busy++;
     return core;
 }
@@ -28,7 +28,7 @@ step_resume(Core *core, int busy)
     core->busy = busy;
 }
 
-/* Whether the exception that is set has left something: the same as in Stepping._step(). */
+/* Whether the exception that is set has left something: the same as in Steps.step(). */
 static int
 step_unsettled(Core *core)
 {
@@ -42,14 +42,14 @@ step_unsettled(Core *core)
 
 /* An exception has broken off a step: what it had in hand is found when no step is under way. */
 static void
-fastpath_broken_off(FastPath *front, Core *core)
+engine_broken_off(Engine *engine, Core *core)
 {
-    if (!front->doubtful && !step_unsettled(core)) {
+    if (!engine->must_tidy && !step_unsettled(core)) {
         return;
     }
     PyObject *error = PyErr_GetRaisedException();
-    front->doubtful = 1; /* in case that the call fails: the next step tries again */
-    PyObject *result = PyObject_CallMethodNoArgs(slow_path(front), core->st->s_broken_off);
+    engine->must_tidy = 1; /* in case that the call fails: the next step tries again */
+    PyObject *result = PyObject_CallMethodNoArgs(slow_path(engine), core->st->s_broken_off);
     if (result == NULL) {
         PyErr_Clear();
     }
@@ -58,11 +58,11 @@ fastpath_broken_off(FastPath *front, Core *core)
 }
 
 static inline void
-step_end(FastPath *front, Core *core, int failed)
+step_end(Engine *engine, Core *core, int failed)
 {
     core->busy--;
-    if (failed || front->doubtful) {
-        fastpath_broken_off(front, core);
+    if (failed || engine->must_tidy) {
+        engine_broken_off(engine, core);
     }
     Py_DECREF(core);
 }

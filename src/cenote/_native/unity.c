@@ -18,6 +18,7 @@
 #include "returns.c"
 #include "acquire.c"
 #include "awaitables.c"
+#include "engine.c"
 #include "fastpath.c"
 #include "capi_objects.c"
 #include "capi.c"

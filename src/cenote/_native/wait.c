@@ -5,12 +5,12 @@
 /* -- the wait -------------------------------------------------------------------------------- */
 
 static int
-can_wait(FastPath *front, Claim *claim)
+can_wait(Engine *engine, Claim *claim)
 {
-    Core *core = front->core;
+    Core *core = engine->core;
     return claim->state == ASKING && core->phase == OPEN && core->circuit == ACTIVE &&
            core->idle == 0 && core_room(core) <= 0 && claim->timeout != 0.0 &&
-           (front->max_waiting < 0 || core->waiters.length < front->max_waiting);
+           (engine->max_waiting < 0 || core->waiters.length < engine->max_waiting);
 }
 
 static void
@@ -24,14 +24,14 @@ wait_end(Claim *claim)
 static int
 wait_begin(Claim *claim)
 {
-    FastPath *front = (FastPath *)claim->front;
+    Engine *engine = engine_of(claim);
     State *st = claim->st;
     PyObject *result;
-    if (!can_wait(front, claim)) {
+    if (!can_wait(engine, claim)) {
         return 0;
     }
     if (isnan(claim->timeout)) {
-        result = PyObject_CallMethodOneArg(slow_path(front), st->s_check_deadlock,
+        result = PyObject_CallMethodOneArg(slow_path(engine), st->s_check_deadlock,
                                            (PyObject *)claim);
         if (result == NULL) {
             return -1;
@@ -40,10 +40,10 @@ wait_begin(Claim *claim)
     }
     else {
         claim->deadline = claim->began + (claim->timeout < LONGEST ? claim->timeout : LONGEST);
-        if (claim->deadline < front->core->alarm_at) {
+        if (claim->deadline < engine->core->alarm_at) {
             PyObject *when = PyFloat_FromDouble(claim->deadline);
             result = when == NULL ? NULL
-                                  : PyObject_CallMethodOneArg(slow_path(front), st->s_set_alarm,
+                                  : PyObject_CallMethodOneArg(slow_path(engine), st->s_set_alarm,
                                                               when);
             Py_XDECREF(when);
             if (result == NULL) {
@@ -52,20 +52,15 @@ wait_begin(Claim *claim)
             Py_DECREF(result);
         }
     }
-    PyObject *failures = PyObject_GetAttr(slow_path(front), st->s_factory_failures);
-    claim->failures = failures == NULL ? -1 : PyLong_AsLongLong(failures);
-    Py_XDECREF(failures);
-    if (claim->failures == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    PyObject *future = front->direct_future
-                           ? PyObject_Vectorcall(st->future, &front->loop, 0, st->loop_only)
-                           : PyObject_CallMethodNoArgs(front->loop, st->s_create_future);
+    claim->failures = engine->factory_failures;
+    PyObject *future = engine->direct_future
+                           ? PyObject_Vectorcall(st->future, &engine->loop, 0, st->loop_only)
+                           : PyObject_CallMethodNoArgs(engine->loop, st->s_create_future);
     PyObject *pause = future == NULL ? NULL : iterate(future);
     /* From the last look on nothing runs other code, core_wait() included: a place in the heap that is
      * reserved here is still there when the claim takes it. */
-    if (pause == NULL || !can_wait(front, claim) || deadline_reserve(front->core) < 0 ||
-        core_wait(front->core, claim) < 0) {
+    if (pause == NULL || !can_wait(engine, claim) || deadline_reserve(engine->core) < 0 ||
+        core_wait(engine->core, claim) < 0) {
         Py_XDECREF(future);
         Py_XDECREF(pause);
         return PyErr_Occurred() ? -1 : 0;
@@ -73,8 +68,8 @@ wait_begin(Claim *claim)
     claim->plain = 1;
     claim->future = future;
     claim->pause = pause;
-    deadline_add(front->core, claim);
-    if (PyTuple_GET_SIZE(front->subscribers) > 0 && tell_of_wait(front, claim) < 0) {
+    deadline_add(engine->core, claim);
+    if (PyTuple_GET_SIZE(engine->subscribers) > 0 && tell_of_wait(engine, claim) < 0) {
         wait_end(claim);
         return -1;
     }
@@ -89,13 +84,13 @@ wait_interrupted(Claim *claim)
     PyObject *error = PyErr_GetRaisedException();
     wait_end(claim);
     deadline_remove(claim);
-    PyObject *result = PyObject_CallMethodObjArgs(slow_path((FastPath *)claim->front), claim->st->s_interrupted, claim,
+    PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine_of(claim)), claim->st->s_interrupted, claim,
                                                   finalizing ? Py_True : Py_False, NULL);
     if (result == NULL) {
-        FastPath *front = (FastPath *)claim->front;
-        claim->over = front->doubtful = 1;
-        if (front->core != NULL) {
-            fastpath_broken_off(front, front->core);
+        Engine *engine = engine_of(claim);
+        claim->over = engine->must_tidy = 1;
+        if (engine->core != NULL) {
+            engine_broken_off(engine, engine->core);
         }
         Py_XDECREF(error);
         return NULL;
@@ -110,7 +105,7 @@ static PyObject *
 wait_slowly(Claim *claim, Slot *slot, PyObject *verdict)
 {
     PyObject *coroutine = PyObject_CallMethodObjArgs(
-        slow_path((FastPath *)claim->front), claim->st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
+        slow_path(engine_of(claim)), claim->st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
         verdict == NULL ? Py_None : verdict, NULL);
     Py_XDECREF(slot);
     Py_XDECREF(verdict);
@@ -135,7 +130,7 @@ wait_step(Claim *claim)
     }
     if (PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_StopIteration)) {
-            Core *stepping = ((FastPath *)claim->front)->core;
+            Core *stepping = (engine_of(claim))->core;
             int busy = step_pause(stepping); /* it is this step that is interrupted */
             wait_interrupted(claim);
             step_resume(stepping, busy);
@@ -151,8 +146,8 @@ wait_step(Claim *claim)
         Py_DECREF(error);
         return NULL;
     }
-    FastPath *front = (FastPath *)claim->front;
-    Core *core = front->core;
+    Engine *engine = engine_of(claim);
+    Core *core = engine->core;
     Slot *slot = claim->slot; /* the reference moves here: it is in hand */
     if (slot == NULL || claim->state != GRANTED || core == NULL) {
         return wait_slowly(claim, NULL, NULL); /* somebody else has woken it */
@@ -161,7 +156,7 @@ wait_step(Claim *claim)
     if (slot->state != RESERVED) {
         return wait_slowly(claim, slot, NULL);
     }
-    double now = fastpath_now(front);
+    double now = engine_now(engine);
     if (now == -1.0 && PyErr_Occurred()) {
         return wait_slowly(claim, slot, PyErr_GetRaisedException());
     }
@@ -169,8 +164,8 @@ wait_step(Claim *claim)
         if (slot->expires_at <= now) {
             return wait_slowly(claim, slot, NULL);
         }
-        if (front->before_acquire != Py_None && !trusts(front, slot, now)) {
-            PyObject *answer = ask(core, front->before_acquire, slot->resource);
+        if (engine->before_acquire != Py_None && !skips_check(engine, slot, now)) {
+            PyObject *answer = ask(core, engine->before_acquire, slot->resource);
             if (answer == NULL) {
                 return wait_slowly(claim, slot, PyErr_GetRaisedException());
             }
@@ -178,13 +173,13 @@ wait_step(Claim *claim)
                 return wait_slowly(claim, slot, answer);
             }
             Py_DECREF(answer);
-            now = fastpath_now(front);
+            now = engine_now(engine);
             if (now == -1.0 && PyErr_Occurred()) {
                 return wait_slowly(claim, slot, PyErr_GetRaisedException());
             }
         }
     }
-    if (claim->state != GRANTED || core->phase == CLOSED || front->core != core) { /* by the hook */
+    if (claim->state != GRANTED || core->phase == CLOSED || engine->core != core) { /* by the hook */
         return wait_slowly(claim, slot, Py_NewRef(Py_True));
     }
     double waited = now - claim->began;
@@ -193,7 +188,7 @@ wait_step(Claim *claim)
         return NULL;
     }
     claim->result = Py_NewRef(slot->resource); /* a subscriber may discard it */
-    if (fastpath_report_hold(front, claim, slot, now, waited) < 0) {
+    if (engine_report_hold(engine, claim, slot, now, waited) < 0) {
         Py_CLEAR(claim->result);
         lose_hold(core, claim);
     }

@@ -21,7 +21,7 @@ def run(*, seed: int, fast: bool, color: bool, page: bool, port: int, serve: boo
     logging.getLogger("cenote").addHandler(logging.NullHandler())
     logging.getLogger("cenote").propagate = False
     # The demo plays an application: the lines that hold connections are in this file.
-    caller._internal[play.__file__] = False
+    caller.internal[play.__file__] = False
     try:
         asyncio.run(_run(random.Random(seed), 0.1 if fast else 1.0, color, page, port, serve))
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""HookTask that belongs to the pool: hooks in tasks of their own, with a deadline.
+"""Hooks of the user: asked in a step, or awaited in tasks of the pool, with a deadline.
 
-The task that asked for it may be cancelled or gone; the work goes on, and its outcome is delivered
-exactly once, by a plain call in the very step in which the hook returned: there is no moment at
-which a resource exists that nobody counts.
+The task that asked may be cancelled or gone; the hook goes on, and its outcome is delivered exactly
+once, by a plain call in the very step in which the hook returned: there is no moment at which a
+resource exists that is not counted.
 """
 
 from __future__ import annotations
@@ -12,34 +12,50 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar
 from functools import partial
 from logging import WARNING
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from .. import errors
+from .._core import Slot
+from ..events import DestroyReason, EventKind
 from ..hooks import drop, is_awaitable
 from ..log import log
-from .operation import Operation
+from ..states import Phase
+from ..timer import Timer
+from .loop import current_task
+from .operation import Operation, raise_fatal
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 GRACE: Final = 0.1  # seconds that a hook has to obey its cancellation before it is left behind
-LONGEST: Final = 1e8  # seconds; longer timers overflow in some event loops
 
 inside: ContextVar[tuple[HookTask, ...]] = ContextVar("cenote.inside", default=())
 
 
 def was_cut() -> bool:
     """Asked by a hook that is cancelled: whether the pool did it, and not the loop at its end."""
-    works = inside.get()
-    return bool(works) and works[-1]._error is not None
+    tasks = inside.get()
+    return bool(tasks) and tasks[-1].was_cut
 
 
 class HookOwner(Protocol):
-    """Whose work it is."""
+    """Owner of hook tasks, informed when one starts and ends."""
 
-    def work_began(self, work: HookTask) -> None: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop in which they run."""
 
-    def work_ended(self, work: HookTask) -> None: ...
+    @property
+    def pool(self) -> object:
+        """The pool, which a hook task keeps alive."""
 
-    def _step(self, function: Callable[..., Any], *args: Any) -> Any: ...
+    def began(self, task: HookTask) -> None: ...
 
-    def _call_out(self, function: Callable[..., Any], *args: Any) -> Any: ...
+    def ended(self, task: HookTask) -> None: ...
+
+    def step(self, function: Callable[..., Any], *args: Any) -> Any: ...
+
+    def call_out(self, function: Callable[..., Any], *args: Any) -> Any: ...
 
 
 class HookTask:
@@ -51,14 +67,13 @@ class HookTask:
     gives both a result and an error.
     """
 
-    __slots__ = ("_awaitable", "_call", "_crew", "_done", "_error", "_grace", "_late", "_loop",
-                 "_outcome", "_overrun", "_task", "_timer", "awaited", "finished", "operation",
-                 "slot")  # fmt: skip
+    __slots__ = ("_awaitable", "_call", "_done", "_error", "_grace", "_late", "_loop", "_outcome",
+                 "_overrun", "_owner", "_pool", "_task", "_timer", "awaited", "finished",
+                 "operation", "slot")  # fmt: skip
 
     def __init__(
         self,
-        crew: HookOwner,
-        loop: asyncio.AbstractEventLoop,
+        owner: HookOwner,
         call: Callable[[], Any] | None = None,
         *,
         awaitable: Any = None,
@@ -69,11 +84,13 @@ class HookTask:
         slot: Any = None,
         operation: Operation | None = None,
         grace: float = GRACE,
+        loop: asyncio.AbstractEventLoop | None = None,
         context: Context | None = None,
         name: str,
     ) -> None:
-        self._crew = crew
-        self._loop = loop
+        self._owner = owner
+        self._pool = owner.pool  # not collected while a hook is under way
+        self._loop = loop = owner.loop if loop is None else loop
         self._call = call  # what is still to be called,
         self._awaitable = awaitable  # or else awaited
         self._overrun = overrun
@@ -82,26 +99,30 @@ class HookTask:
         self._grace = grace
         self._error: BaseException | None = None  # what it is cut off with
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer()
         self._outcome: tuple[Any, BaseException | None] | None = None  # what is to be delivered
         self.slot = slot  # which is in its hands
         self.operation = operation  # which `done` ends
         self.awaited: Any = awaitable  # what the hook has returned
         self.finished = False
-        crew.work_began(self)
+        owner.began(self)
         # The timer first: with eager tasks, create_task runs the hook at once.
-        # In an empty context: a cancelled timer lives on in the loop, and its context with it.
-        self._timer = loop.call_later(min(timeout, LONGEST), self._expire, context=Context())
+        self._timer.start(loop, timeout, self._expire)
         steps = self._run()
         try:
             start = partial(loop.create_task, steps, name=name, context=context)
-            self._task = crew._call_out(start)
+            self._task = owner.call_out(start)
         except BaseException as error:  # a task factory that does not take what it is given
             steps.close()
             drop(awaitable)
             self._finish(error=error)
         else:
             self._task.add_done_callback(self._ended)
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the pool has cancelled the hook."""
+        return self._error is not None
 
     @property
     def stillborn(self) -> bool:
@@ -112,21 +133,19 @@ class HookTask:
         if self.stillborn and self.operation is not None and not self.operation.done:
             self.operation.end()
         self.finished = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
 
     def cut(self, error: BaseException) -> None:
         """Cancel the hook; its outcome is this error."""
         if self.finished or self._error is not None:
             return
         self._error = error
-        if self._timer is not None:
-            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
         if self._grace > 0:
-            self._timer = self._loop.call_later(self._grace, self._finish, context=Context())
+            self._timer.start(self._loop, self._grace, self._finish)
         else:
+            self._timer.stop()
             self._finish()
 
     async def _run(self) -> None:
@@ -156,7 +175,7 @@ class HookTask:
                 raise
         else:
             if self.finished and self._late is not None:
-                self._crew._step(self._late, result)
+                self._owner.step(self._late, result)
             self._outcome = result, None
             self._finish(result)
 
@@ -169,19 +188,19 @@ class HookTask:
             self._finish(*(self._outcome or (None, asyncio.CancelledError())))
         elif not task.cancelled():
             task.exception()  # retrieved: it was delivered
-        # Tasks that the hook has started know this work by their context: not the pool, too.
-        del self._crew, self._done, self._late, self._outcome, self._overrun, self.awaited
+        # Tasks that the hook has started know this one by their context: not the pool, too.
+        del self._done, self._late, self._outcome, self._overrun, self._owner, self._pool
+        del self.awaited
 
     def _finish(self, result: Any = None, error: BaseException | None = None) -> None:
         if not self.finished:
-            self._crew._step(self._deliver, result, self._error or error)
+            self._owner.step(self._deliver, result, self._error or error)
 
     def _deliver(self, result: Any, error: BaseException | None) -> None:
         # Here, and not before the step: if that is broken off, `_ended` delivers it.
+        self._timer.stop()
         self.finished = True
         self._outcome = None  # no cycle
-        if self._timer is not None:
-            self._timer.cancel()
         try:
             self._done(result, error)
         except BaseException as raised:
@@ -191,4 +210,119 @@ class HookTask:
                 self.operation.end(None if ends else raised)
             raise
         finally:
-            self._crew.work_ended(self)
+            self._owner.ended(self)
+
+
+class Hooks:
+    """Asks the before_* hooks and the healthcheck, and owns the hook tasks of the pool."""
+
+    __slots__ = ("_engine", "tasks")
+
+    def __init__(self, engine: Engine[Any]) -> None:
+        self._engine = engine
+        self.tasks: set[HookTask] = set()  # under way
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop in which the hook tasks run."""
+        loop = self._engine.loop
+        assert loop is not None
+        return loop
+
+    @property
+    def pool(self) -> object:
+        """The pool, which a hook task keeps alive."""
+        return self._engine.pool
+
+    def began(self, task: HookTask) -> None:
+        """A hook task is about to start."""
+        self.tasks.add(task)
+
+    def ended(self, task: HookTask) -> None:
+        """A hook task has delivered its outcome; perhaps a close() has waited for it."""
+        self.tasks.discard(task)
+        if self._engine.core.phase is Phase.CLOSED:
+            self._engine.closing.finish()
+
+    def step(self, function: Callable[..., Any], *args: Any) -> Any:
+        """See `Steps.step`."""
+        return self._engine.step(function, *args)
+
+    def call_out(self, function: Callable[..., Any], *args: Any) -> Any:
+        """See `Steps.call_out`."""
+        return self._engine.call_out(function, *args)
+
+    def calling(self) -> tuple[HookTask, ...]:
+        """The hooks inside of which this is called, by context or as the task that one returned."""
+        task = current_task()
+        return (
+            *inside.get(),
+            *(each for each in self.tasks if task is not None and each.awaited is task),
+        )
+
+    def start(
+        self,
+        hook: str,
+        slot: Slot,
+        verdict: Any,
+        done: Callable[[Any, BaseException | None], None],
+        operation: Operation | None = None,
+    ) -> HookTask:
+        """Await in a task of the pool what a hook has returned."""
+        engine = self._engine
+        limit = engine.settings.hook_timeout
+        return HookTask(
+            self,
+            awaitable=verdict,
+            timeout=limit,
+            overrun=lambda: errors.hook_timeout(engine.name, hook, limit),
+            done=done,
+            slot=slot,
+            operation=operation,
+            context=engine.context.copy() if hook == "healthcheck" else None,
+            name=f"cenote {hook} of {errors.label(engine.name)}",
+        )
+
+    def ask_before_acquire(self, slot: Slot) -> Any:
+        """What the hook answers, or its awaitable; True if it need not be asked."""
+        engine = self._engine
+        if engine.before_acquire is None or engine.skips_check(slot, engine.time()):
+            return True
+        return engine.call_out(engine.before_acquire, slot.resource)
+
+    def refuse(self, slot: Slot, error: BaseException | None) -> None:
+        """before_acquire has rejected the slot, or raised."""
+        if error is None or isinstance(error, Exception):
+            raise_fatal(self.reject(slot, "before_acquire", error))
+        else:
+            self._engine.destructions.destroy(slot, DestroyReason.REJECTED)
+            raise error
+
+    def reject(
+        self, slot: Slot, hook: str, error: BaseException | None, *, report: bool = True
+    ) -> Operation:
+        """Destroy what a before_* hook has rejected."""
+        engine = self._engine
+        reason = self.explain(hook, error)
+        engine.totals.rejected += 1
+        if engine.subscribers:
+            engine.signals.emit(EventKind.REJECTED, slot.resource, reason=hook, error=reason)
+        if hook == "before_release" and report:
+            engine.circuit.report_failure(reason, slot.probe)
+        return engine.destructions.destroy(slot, DestroyReason.REJECTED)
+
+    def fail_check(self, slot: Slot, error: BaseException | None) -> None:
+        """Destroy what the healthcheck has rejected."""
+        engine = self._engine
+        reason = self.explain("healthcheck", error)
+        if engine.subscribers:
+            engine.signals.emit(EventKind.CHECK_FAILED, slot.resource, error=reason)
+        engine.destructions.destroy(slot, DestroyReason.CHECK_FAILED)
+
+    def explain(self, hook: str, error: BaseException | None) -> BaseException:
+        """The error of a rejection; one that the hook has raised is logged."""
+        engine = self._engine
+        if error is None:
+            return errors.rejected(engine.name, hook)
+        engine.signals.log(WARNING, "%s failed; the resource is destroyed", hook, error=error)
+        return error

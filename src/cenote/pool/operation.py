@@ -74,7 +74,7 @@ class Operation(Coroutine[Any, Any, None]):
         super().throw(*error)
 
     def close(self) -> None:
-        """It goes on all the same."""
+        """Do nothing: the operation is already under way."""
 
     def _future(self) -> asyncio.Future[None]:
         """Of this awaiter's own: cancelling it cancels nothing else."""
@@ -83,11 +83,19 @@ class Operation(Coroutine[Any, Any, None]):
         return future
 
 
-DONE: Final = Operation()
+class Done(Operation):
+    """The operation of what has already happened, without an error."""
+
+    __slots__ = ()
+
+    __await__ = ().__iter__  # type: ignore[assignment]  # at its end already
+
+
+DONE: Final = Done()
 
 
 def raise_fatal(operation: Operation) -> None:
-    """What is no Exception is never swallowed, wherever it came from."""
+    """Raise an error of the operation that is not an Exception: those are never swallowed."""
     for error in operation.errors:
         if not isinstance(error, Exception):
             raise error

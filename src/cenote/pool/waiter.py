@@ -17,10 +17,11 @@ from .._core import Claim, Slot
 from ..events import DestroyReason, EventKind
 from ..hooks import is_awaitable
 from ..states import CircuitState, ClaimState, Phase, SlotState
-from .hooks import LONGEST, HookTask
+from ..timer import LONGEST
+from .hooks import HookTask
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from .engine import Engine
 
 
 # Looked up for every wait.
@@ -32,13 +33,13 @@ OPENING, CLOSED = SlotState.OPENING, Phase.CLOSED
 class Waiter:
     """One acquire that could not be served at once."""
 
-    __slots__ = ("_accepted", "_future", "_pool", "claim", "inspected", "inspection", "over")
+    __slots__ = ("_accepted", "_engine", "_future", "claim", "inspected", "inspection", "over")
 
-    def __init__(self, pool: Runtime[Any], claim: Claim) -> None:
-        self._pool = pool
+    def __init__(self, engine: Engine[Any], claim: Claim) -> None:
+        self._engine = engine
         self.claim = claim
         if claim.queue_seq == 0:  # else the native core knows, where the wait began
-            claim.failures = pool._factory_failures
+            claim.failures = engine.factory_failures
         self.over = False  # it has ended by an exception
         self._accepted = False  # by an async before_acquire, in the turn before
         self.inspection: HookTask | None = None
@@ -63,26 +64,26 @@ class Waiter:
                 resource = self._go_on()
             return resource
         except BaseException as error:
-            self._pool._lose(self.claim, error)
+            self._engine.lose(self.claim, error)
             raise
 
     def _go_on(self, slot: Slot | None = None, verdict: Any = None) -> Any:
         """One step: the resource, or None if it has to be waited for."""
-        pool = self._pool
+        engine = self._engine
         try:
-            return pool._step(self._serve, slot, verdict)
+            return engine.step(self._serve, slot, verdict)
         except BaseException:
             self.over = True  # first: what follows may be broken off, too
-            pool._step(pool._give_up, self.claim)
+            engine.step(engine.claims.give_up, self.claim)
             self.claim.waiter = None  # no cycle
             raise
 
     def _serve(self, slot: Slot | None, verdict: Any) -> Any:
-        pool, claim = self._pool, self.claim
+        engine, claim = self._engine, self.claim
         if verdict is False or isinstance(verdict, BaseException):  # asked in the native core
             assert slot is not None
             error = None if verdict is False else verdict
-            self._ask_on(partial(pool._refuse, slot, error))
+            self._ask_on(partial(engine.refuse, slot, error))
             slot = verdict = None
         while True:
             usable = False
@@ -108,41 +109,41 @@ class Waiter:
             slot = verdict = None
 
     def _hold(self, slot: Slot) -> Any:
-        pool, claim = self._pool, self.claim
-        if claim.state is FAILED or pool._core.phase is CLOSED:
+        engine, claim = self._engine, self.claim
+        if claim.state is FAILED or engine.core.phase is CLOSED:
             self._revoked(slot)
-        now = pool._time()
+        now = engine.time()
         resource = slot.resource  # a subscriber may discard it
-        pool._core.hold(claim, slot, now, now - claim.began)
+        engine.core.hold(claim, slot, now, now - claim.began)
         claim.waiter = None  # no cycle
-        if pool._subscribers or pool._hold_warning is not None:
-            pool._held(claim, slot)
+        if engine.subscribers or engine.hold_warning is not None:
+            engine.held(claim, slot)
         return resource
 
     def _reach(self) -> Slot | None:
         """An idle slot, or a permit to create; None: it waits now."""
-        pool, core = self._pool, self._pool._core
+        engine, core = self._engine, self._engine.core
         if core.phase is Phase.CLOSED:  # while a hook looked at what it rejected in the end
-            raise errors.closed(pool._name)
+            raise errors.closed(engine.name)
         if core.circuit is CircuitState.INACTIVE:
-            raise pool._unavailable()
+            raise engine.circuit.unavailable()
         slot = core.take(self.claim.seen_idle)
         if slot is None and core.sync_factory:
             slot = core.permit()
         if slot is not None:
             return slot
         if self.claim.timeout == 0:
-            raise pool._timed_out(self.claim)
-        limit = pool._settings.max_waiting
+            raise engine.claims.timed_out(self.claim)
+        limit = engine.settings.max_waiting
         if limit is not None and core.waiting >= limit:
-            raise errors.overloaded(pool._name, core.waiting, limit)
+            raise errors.overloaded(engine.name, core.waiting, limit)
         if self.claim.deadline is None:
-            pool._check_deadlock(self.claim)
+            engine.check_deadlock(self.claim)
         core.wait(self.claim)
-        if pool._subscribers:
-            pool._emit(EventKind.WAITING, task=self.claim.task)
+        if engine.subscribers:
+            engine.signals.emit(EventKind.WAITING, task=self.claim.task)
         if core.idle_count or core.room() > 0:
-            pool._advance()
+            engine.advance()
         return None
 
     def _granted(self) -> Slot:
@@ -159,15 +160,15 @@ class Waiter:
 
     def _revoked(self, slot: Slot) -> NoReturn:
         """A hook has closed the pool or opened the breaker in the very step it accepted."""
-        pool = self._pool
-        pool._settle(slot)
+        engine = self._engine
+        engine.settle(slot)
         if self.claim.state is FAILED:
             self._granted()
-        raise errors.closed(pool._name)
+        raise errors.closed(engine.name)
 
     def _make(self, slot: Slot) -> bool:
         """Use the permit. False: the factory turned out to be async, and goes on without us."""
-        made = self._pool._make(slot, start=self.claim.timeout != 0)
+        made = self._engine.creations.make(slot, start=self.claim.timeout != 0)
         if not made:
             self._ask_on()
         return made
@@ -178,7 +179,7 @@ class Waiter:
         `free` gets rid of it, once the claim is back in the queue: else the freed slot would go to
         the next in line.
         """
-        claim, core = self.claim, self._pool._core
+        claim, core = self.claim, self._engine.core
         waits = claim.state is ClaimState.GRANTED and claim.queue_seq != 0
         if waits:
             core.wait(claim)
@@ -187,32 +188,32 @@ class Waiter:
         if free is not None:
             free()
         if waits:
-            self._pool._advance()  # something may be free long before an async destructor is done
+            self._engine.advance()  # something may be free long before an async destructor is done
 
-    # -- before_acquire --------------------------------------------------------------------------
+    # -- before_acquire ----------------------------------------------------------------------------
 
     def _show(self, slot: Slot) -> Any:
         """What before_acquire says of the slot. False: it was rejected, and is destroyed."""
-        pool = self._pool
-        if slot.expires_at <= pool._time():
-            self._ask_on(partial(pool._destroy, slot, DestroyReason.MAX_LIFETIME))
+        engine = self._engine
+        if slot.expires_at <= engine.time():
+            self._ask_on(partial(engine.destructions.destroy, slot, DestroyReason.MAX_LIFETIME))
             return False
         try:
-            verdict = pool._ask_before_acquire(slot)
+            verdict = engine.hooks.ask_before_acquire(slot)
         except BaseException as error:
-            self._ask_on(partial(pool._refuse, slot, error))
+            self._ask_on(partial(engine.refuse, slot, error))
             return False
         if verdict is False:
-            self._ask_on(partial(pool._refuse, slot, None))
+            self._ask_on(partial(engine.refuse, slot, None))
         return verdict
 
     def _inspect(self, slot: Slot, verdict: Any) -> None:
         """Let an async before_acquire look at it; what it says is heard in `_inspected`."""
-        pool, claim = self._pool, self.claim
+        engine, claim = self._engine, self.claim
         if claim.state is ClaimState.ASKING:
-            pool._core.reserve(claim, slot)
+            engine.core.reserve(claim, slot)
         claim.slot = None
-        work = pool._start_hook("before_acquire", slot, verdict, partial(self._inspected, slot))
+        work = engine.hooks.start("before_acquire", slot, verdict, partial(self._inspected, slot))
         if claim.state is ClaimState.FAILED:  # by the hook itself, before it suspended
             work.cut(asyncio.CancelledError())
         elif not work.finished:
@@ -226,16 +227,16 @@ class Waiter:
     ) -> None:
         """The hook is done with the slot, in its own task; the claim may be gone by now."""
         self.inspection = self.inspected = None
-        pool = self._pool
+        engine = self._engine
         if self.claim.state is not ClaimState.GRANTED:
-            pool._destroy(slot, DestroyReason.CANCELLED)
+            engine.destructions.destroy(slot, DestroyReason.CANCELLED)
             return
         if error is not None and not isinstance(error, Exception):
-            pool._fail(self.claim, error)
-            pool._destroy(slot, DestroyReason.REJECTED)
+            engine.claims.fail(self.claim, error)
+            engine.destructions.destroy(slot, DestroyReason.REJECTED)
             return
         if error is not None or verdict is False:
-            self._ask_on(partial(pool._reject, slot, "before_acquire", error))
+            self._ask_on(partial(engine.hooks.reject, slot, "before_acquire", error))
         else:
             self._accepted = True
             self.claim.slot = slot  # whoever fails the claim before it runs finds it here
@@ -247,27 +248,27 @@ class Waiter:
         self._ask_on()
         self.wake()
 
-    # -- suspending ------------------------------------------------------------------------------
+    # -- suspending --------------------------------------------------------------------------------
 
     def _future_of_wait(self) -> asyncio.Future[None]:
         """Done when granted, failed, or inspected; not awaited in a coroutine of its own, which
         every resumption would have to pass through."""
-        pool, deadline = self._pool, self.claim.deadline
-        loop = pool._loop
+        engine, deadline = self._engine, self.claim.deadline
+        loop = engine.loop
         assert loop is not None
         self._future = future = loop.create_future()
         if deadline is not None:
-            pool._core.add_deadline(self.claim)
-            if deadline < pool._core.alarm_at:
-                pool._set_alarm(deadline)
+            engine.core.add_deadline(self.claim)
+            if deadline < engine.core.alarm_at:
+                engine.set_alarm(deadline)
         return future
 
     def _interrupted(self, error: BaseException) -> None:
         """While suspended: everything is passed on."""
         self._future = None
-        self._pool._core.remove_deadline(self.claim)
+        self._engine.core.remove_deadline(self.claim)
         self.over = True  # unless it is seen to later, as soon as that is safe
-        self._pool._interrupted(self.claim, isinstance(error, GeneratorExit))
+        self._engine.interrupted(self.claim, isinstance(error, GeneratorExit))
         self.over = self.claim.state not in (ASKING, WAITING, GRANTED)
         if self.over:
             self.claim.waiter = None  # no cycle

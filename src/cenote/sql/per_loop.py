@@ -19,8 +19,8 @@ from ..hooks import is_awaitable
 from ..log import log
 from ..observe import task_name
 from ..pool import Pool
-from ..pool.bound import is_monotonic
 from ..pool.hooks import was_cut
+from ..pool.loop import is_monotonic
 from .driver import Arguments, Driver, DriverConnection
 from .notes import note, note_connect
 from .parsing.statements import ParsedStatement, without_rows
@@ -71,7 +71,7 @@ class LoopDatabase:
             before_release=self._before_release,
             **database._pool_options,
         )
-        self.pool._trust = min(JUST_NOW, self._ping_after_idle)
+        self.pool._skip_check_within(min(JUST_NOW, self._ping_after_idle))
         self.acquire = self.pool.acquire  # bound once, for every statement
         self.release_clean = self.pool._release_clean
 
@@ -199,7 +199,7 @@ class LoopDatabase:
     def suspect_idle(self) -> None:
         """A connection was lost: the others are looked at before they are used again."""
         self.suspicion_epoch += 1
-        self.pool._doubted = self.time()
+        self.pool._suspect_idle()
 
     # -- who holds what --------------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextvars import Context
 from typing import Any, Final
 
 from ...observe import EventKind, pools, post, unsubscribe
 from ...pool import Pool
+from ...timer import Timer
 from . import text
 from .history import BOUNDS, EVENTS, History, Report
 from .tiles import Tiles
@@ -237,7 +237,7 @@ class Collector:
         self._numbers = 0
         self._viewers: set[Viewer] = set()
         self._tick = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer()  # the next round, while somebody watches
 
     @property
     def viewers(self) -> int:
@@ -245,11 +245,11 @@ class Collector:
 
     def join(self, viewer: Viewer) -> None:
         self._viewers.add(viewer)
-        if self._timer is None:
+        if not self._timer.is_set:
             for watch in self._watches.values():
                 watch.attach()
         else:
-            self._timer.cancel()
+            self._timer.stop()
         self._resume(viewer)
         self._round()
 
@@ -266,14 +266,13 @@ class Collector:
     def leave(self, viewer: Viewer) -> None:
         self._viewers.discard(viewer)
         if viewer.comes_back:
-            asyncio.get_running_loop().call_later(LINGER, self._stop, context=Context())
+            Timer().start(asyncio.get_running_loop(), LINGER, self._stop)
         else:
             self._stop()
 
     def _stop(self) -> None:
-        if not self._viewers and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if not self._viewers and self._timer.is_set:
+            self._timer.stop()
             for watch in self._watches.values():
                 watch.detach()
 
@@ -344,8 +343,7 @@ class Collector:
 
     def _round(self) -> None:
         loop = asyncio.get_running_loop()
-        # In an empty context: the collector is of no request in particular.
-        self._timer = loop.call_later(self._interval, self._round, context=Context())
+        self._timer.start(loop, self._interval, self._round)
         self._tick += 1
         shown = list(self._present())
         if shown != self._shown:

@@ -1,0 +1,281 @@
+"""The engine of a pool: it is made of parts, and serves whatever waits after any change.
+
+The core decides, the parts do what it decided. Every step between two suspensions is synchronous,
+so there is no lock. Whatever frees capacity ends in `advance`, which serves the waiters, starts
+what must be created, and sees whether a drain or a close has come to its end. Slow work (factories,
+hooks and destructors that are async) is a `HookTask`: it belongs to the pool, and the task that
+asked for it may be gone when it is done.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .. import errors
+from .._core import Claim, Core, Slot, next_expiry
+from .._fast import EngineBase, SlowPath, provides
+from ..caller import caller
+from ..events import DestroyReason, Totals
+from ..hooks import drop, is_async, is_awaitable
+from ..options import Settings
+from ..states import Phase
+from .circuit import Circuit
+from .claims import Claims
+from .closing import Closing
+from .creations import Creations
+from .deadlines import DeadlineTimer
+from .destructions import Destructions
+from .hooks import Hooks
+from .loop import LoopBinding
+from .maintenance import Maintenance
+from .opening import Opening
+from .operation import DONE, Operation, raise_fatal
+from .returns import Returns
+from .signals import Signals
+from .steps import Steps
+from .tickets import Tickets
+
+if TYPE_CHECKING:
+    from .pool import Pool
+
+T = TypeVar("T")
+
+PARTS = (
+    "binding", "circuit", "claims", "closing", "creations", "deadlines", "destructions", "hooks",
+    "maintenance", "opening", "returns", "signals", "steps", "tickets",
+)  # fmt: skip
+# Methods of the parts that the fast path calls: bound once, so that a call takes no detour.
+CALLS = (
+    "admit_or_raise", "broken_off", "call_out", "check_deadlock", "check_loop", "completed",
+    "contain", "current_task", "defer_return", "enter", "examine", "expect", "held",
+    "interrupted", "leased", "leave", "lose", "obtain", "refuse", "report_success", "returned",
+    "set_alarm", "settle", "start_ticket", "step",
+)  # fmt: skip
+
+
+@provides(SlowPath)
+class Engine(EngineBase, Generic[T]):
+    """What a pool does. It knows its pool only weakly: a pool that is dropped is gone at once."""
+
+    __slots__ = (
+        *PARTS, *CALLS, "__weakref__", "_again", "advancing", "context", "name",
+        "settings", "totals",
+    )  # fmt: skip
+
+    done = DONE  # the operation of what has already happened
+
+    def __init__(
+        self,
+        pool: Pool[T],
+        settings: Settings,
+        *,
+        context: Context | None = None,
+        closed: bool = False,
+    ) -> None:
+        super().__init__()
+        self.pool_ref = weakref.ref(pool, self._dissolve)
+        self.settings = settings
+        self.name = settings.name
+        self.context = copy_context() if context is None else context  # for copies: of factories
+        self.totals = Totals()
+        self.core = Core(
+            min_size=settings.min_size,
+            max_size=settings.max_size,
+            max_uses=settings.max_uses,
+            max_idle=settings.max_idle,
+            lifo=settings.lifo,
+            recovering_limit=settings.recovering_limit,
+            sync_factory=not is_async(settings.factory),
+        )
+        self.time = time.monotonic  # the loop's clock, once bound
+        self.strategy = settings.strategy
+        self.before_acquire = settings.before_acquire
+        self.before_release = settings.before_release
+        self.max_waiting = -1 if settings.max_waiting is None else settings.max_waiting
+        self.acquire_timeout = settings.acquire_timeout
+        self.hold_warning = settings.hold_warning
+        self.advancing = self._again = False  # see advance
+        self._make_parts(closed)
+
+    def _make_parts(self, closed: bool) -> None:
+        self.steps = steps = Steps(self)
+        self.binding = binding = LoopBinding(self)
+        self.signals = Signals(self)
+        self.circuit = circuit = Circuit(self)
+        self.hooks = Hooks(self)
+        self.creations = Creations(self)
+        self.destructions = Destructions(self)
+        self.returns = returns = Returns(self)
+        self.claims = claims = Claims(self)
+        self.deadlines = DeadlineTimer(self)
+        self.maintenance = Maintenance(self)
+        self.opening = Opening(self)
+        self.closing = Closing(self, closed=closed)
+        self.tickets = Tickets(self)
+        self.step, self.call_out = steps.step, steps.call_out
+        self.broken_off, self.lose = steps.broken_off, steps.lose
+        self.defer_return = steps.defer_return
+        self.enter, self.check_loop = binding.enter, binding.check
+        self.current_task = binding.current_task
+        self.contain = self.signals.contain
+        self.admit_or_raise, self.report_success = circuit.admit_or_raise, circuit.report_success
+        self.refuse = self.hooks.refuse
+        self.leased, self.leave, self.returned = returns.leased, returns.leave, returns.returned
+        self.examine, self.completed = returns.examine, returns.completed
+        self.settle, self.expect = returns.settle, returns.expect
+        self.obtain, self.held = claims.obtain, claims.held
+        self.interrupted, self.check_deadlock = claims.interrupted, claims.check_deadlock
+        self.set_alarm = self.deadlines.set
+        self.start_ticket = self.tickets.start
+
+    def in_child(self, pool: Pool[T]) -> Engine[T]:
+        """A new engine for the child of a fork. This one must stay untouched there."""
+        core = self.core
+        core.disown()
+        self.pool_ref = weakref.ref(pool)  # it is not dissolved with the pool
+        closed = core.phase is Phase.CLOSED or core.phase is Phase.DRAINING
+        child = Engine(pool, self.settings, context=self.context, closed=closed)
+        child.strategy = self.strategy
+        child.core.set_circuit(core.circuit)
+        child.core.min_size, child.core.max_size = core.min_size, core.max_size
+        child.core.sync_factory = core.sync_factory
+        if closed:
+            child.core.move("close")
+        child.circuit.since, child.circuit.failure = self.circuit.since, self.circuit.failure
+        child.subscribers = self.subscribers
+        child.skip_check_within, child.suspect_before = self.skip_check_within, self.suspect_before
+        return child
+
+    def _dissolve(self, _: object) -> None:
+        """The pool is gone: drop the parts, which know each other, so that neither they nor the
+        resources wait for the collector."""
+        for name in (*PARTS, *CALLS):
+            delattr(self, name)
+
+    # -- serving -----------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Serve what can be served. Every path that frees capacity ends here.
+
+        Not re-entrant: what happens meanwhile (eager tasks, subscribers) is looked at once more
+        instead of deeper and deeper.
+        """
+        self._again = True
+        if self.advancing:
+            return
+        self.advancing = True
+        try:
+            while self._again:
+                self._again = False
+                self._advance_once()
+        finally:
+            self.advancing = False
+
+    def _advance_once(self) -> None:
+        core = self.core
+        while (claim := core.grant()) is not None:
+            claim.waiter.wake()
+        while core.demand():
+            slot = core.permit_for_pool()
+            if slot is None:
+                break
+            self.creations.start(slot)
+        if core.min_size and core.shortage():
+            self.maintenance.refill()
+        if core.phase is Phase.DRAINING and not self._in_use():
+            self.closing.shut()
+        if core.phase is Phase.CLOSED:
+            self.closing.finish()
+
+    def _in_use(self) -> bool:
+        """Whether a claim waits or holds something; a healthcheck does not count."""
+        core = self.core
+        checked = self.maintenance.check is not None
+        return bool(core.waiting or core.granted_count or core.active > checked)
+
+    # -- acquiring without waiting -----------------------------------------------------------------
+
+    def try_acquire_slow(self) -> T | None:
+        """try_acquire(), where the fast path cannot do it."""
+        core = self.core
+        if core.phase is Phase.CLOSED or core.phase is Phase.DRAINING:
+            return None
+        self.enter()
+        claim = Claim()
+        claim.code, claim.instruction = caller(sys._getframe(1))
+        claim.task = self.current_task()
+        claim.began = self.time()
+        if not self.circuit.admit(claim):
+            return None
+        slot = None
+        try:
+            slot = self._take_now()
+        finally:
+            if slot is None:
+                core.dismiss(claim)
+                self.advance()
+        if slot is None:
+            return None
+        resource: T = slot.resource  # a subscriber may discard it
+        now = self.time()
+        try:
+            core.hold(claim, slot, now, 0.0)
+            self.held(claim, slot)
+        except BaseException as error:
+            self.lose(claim, error)
+            raise
+        return resource
+
+    def _take_now(self) -> Slot | None:
+        core = self.core
+        if is_async(self.before_acquire):
+            raise errors.async_hook(self.name)
+        before, now = core.idle_seqs, self.time()
+        while (slot := core.take(before)) is not None:
+            if slot.expires_at <= now:
+                raise_fatal(self.destructions.destroy(slot, DestroyReason.MAX_LIFETIME))
+                continue
+            try:
+                verdict = self.hooks.ask_before_acquire(slot)
+            except BaseException as error:
+                self.refuse(slot, error)
+                continue
+            if is_awaitable(verdict):
+                drop(verdict)
+                core.untake(slot)
+                raise errors.async_hook(self.name)
+            if verdict is False:
+                self.refuse(slot, None)
+            elif core.phase is Phase.CLOSED:  # by the hook
+                self.settle(slot)
+            else:
+                return slot
+        if core.phase is not Phase.OPEN:  # closed by a hook
+            return None
+        slot = core.permit() if core.sync_factory else None
+        if slot is None or not self.creations.make(slot, start=False):
+            return None
+        return slot
+
+    # -- retire and resize -------------------------------------------------------------------------
+
+    def retire(self) -> Operation:
+        """In a step: destroy the idle now, the busy on their return."""
+        self.core.generation += 1
+        slots = self.core.idle_slots()
+        return self.destructions.destroy_idle_quietly(DestroyReason.RETIRED, slots)
+
+    def resize(self, least: int, most: int) -> Operation:
+        """In a step: change the sizes; surplus goes, new room is used."""
+        core = self.core
+        core.min_size, core.max_size = least, most
+        surplus = core.idle_slots()[: core.surplus()]
+        operation = self.destructions.destroy_idle_quietly(DestroyReason.RESIZED, surplus)
+        self.maintenance.expect(next_expiry(core))
+        self.signals.changed()
+        self.advance()
+        return operation
