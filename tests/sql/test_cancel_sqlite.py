@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cenote.drivers.sqlite import driver as sqlite
+from cenote.drivers.sqlite import statements
 from tests.support.backends import WAIT, Backend, eventually
 from tests.support.faults import (
     let_be_cancelled,
@@ -82,8 +82,8 @@ async def test_a_cancellation_just_before_the_statement_begins(
         assert go.wait(WAIT)
         return execute(*arguments)
 
-    execute = sqlite._execute
-    monkeypatch.setattr(sqlite, "_execute", late)
+    execute = statements.execute
+    monkeypatch.setattr(statements, "execute", late)
     async with backend.database(max_size=1) as db:
         task = asyncio.create_task(db.execute(backend.slow))
         await eventually(begun.is_set)

@@ -5,6 +5,7 @@ import copy
 import gc
 import inspect
 import pickle
+import sqlite3
 import weakref
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -20,7 +21,7 @@ from tests.support.kit import start
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
 CLASSES = {
-    "sqlite": ("aiosqlite", "Connection"),
+    "sqlite": ("cenote.drivers.sqlite", "Connection"),
     "asyncpg": ("asyncpg", "Connection"),
     "psycopg": ("psycopg", "AsyncConnection"),
     "mysql": ("asyncmy", "Connection"),
@@ -257,14 +258,14 @@ async def test_what_people_do_with_asyncmy(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-async def test_what_people_do_with_aiosqlite(backend: Backend) -> None:
-    import aiosqlite
+async def test_what_people_do_with_a_connection_to_sqlite(backend: Backend) -> None:
+    from cenote.drivers.sqlite import connect
 
     async with backend.database() as db, db.connection() as c:
-        c.row_factory = aiosqlite.Row
+        c.row_factory = sqlite3.Row
         await c.executescript("create table t (id int, name text); insert into t values (1, 'a')")
         async with c.execute("select * from t") as cursor:
-            assert cursor._conn is c
+            assert cursor.connection is c.sqlite
             assert [dict(row) async for row in cursor] == [{"id": 1, "name": "a"}]
         async with c.cursor() as cursor:
             await cursor.execute("insert into t values (?, ?)", (2, "b"))
@@ -275,7 +276,7 @@ async def test_what_people_do_with_aiosqlite(backend: Backend) -> None:
         await c.create_function("twice", 1, lambda x: 2 * x)
         assert (await (await c.execute("select twice(4)")).fetchone())[0] == 8
         assert not c.in_transaction
-        async with aiosqlite.connect(":memory:") as other:
+        async with await connect(":memory:") as other:
             await c.backup(other)
             assert len(list(await other.execute_fetchall("select * from t"))) == 3
             await other.execute("delete from t")

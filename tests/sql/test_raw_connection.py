@@ -222,7 +222,7 @@ async def sqlite_isolation(raw: Any) -> None:
 async def sqlite_callbacks(raw: Any) -> None:
     await raw.set_trace_callback(ear)
     await raw.set_progress_handler(ear, 1)
-    await raw._execute(raw._conn.set_authorizer, lambda *_: 1)
+    await raw.set_authorizer(lambda *_: 1)
 
 
 async def sqlite_shows(raw: Any) -> Any:

@@ -71,7 +71,7 @@ async def test_connection_gives_none_that_is_known_to_be_dead(backend: Backend) 
         await db.fetch_val("select 1")
         links(db)[0].terminate()
         async with db.connection() as raw:
-            assert raw._connection is not None
+            assert not raw.closed
             assert await db.fetch_val("select 1") == 1
         await no_slot_is_lost(db)
 
@@ -158,7 +158,7 @@ async def test_cancelled_while_its_connection_is_cut_off(backend: Backend) -> No
         task.cancel()
         assert isinstance(await outcome(task), asyncio.CancelledError)
         go.set()
-        await asyncio.to_thread(link.raw._thread.join, WAIT)  # it speaks to this loop
+        await asyncio.to_thread(link.raw.thread.join, WAIT)  # it posts to this loop
 
 
 @with_sqlite
@@ -169,7 +169,7 @@ async def test_a_statement_that_is_collected_in_another_thread(backend: Backend)
         statement.send(None)
         assert db.pool.active_count == 1
         (link,) = links(db)
-        await link.raw._execute(lambda: None)  # after the statement: its answer is there
+        await link.raw.run(lambda: None)  # after the statement: its answer is there
         thread = threading.Thread(target=statement.close)
         thread.start()
         await asyncio.to_thread(thread.join)

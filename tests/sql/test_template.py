@@ -22,7 +22,7 @@ from tests.support.servers import PASSWORD, MariaDBServer, PostgresServer
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 SQLITE = "sqlite:///:memory:"
 CONNECTS = {
-    "sqlite": "aiosqlite.connect",
+    "sqlite": "cenote.drivers.sqlite.driver.connect",
     "asyncpg": "asyncpg.connect",
     "psycopg": "cenote.drivers.psycopg.driver.Connection.connect",
     "mysql": "cenote.drivers.mysql.driver.Connection",
@@ -149,7 +149,6 @@ def test_an_unknown_scheme(url: str) -> None:
 @pytest.mark.parametrize(
     ("package", "url", "extra"),
     [
-        ("aiosqlite", SQLITE, "sqlite"),
         ("asyncpg", "postgresql://h/d", "postgresql"),
         ("psycopg", "postgresql+psycopg://h/d", "psycopg"),
         ("asyncmy", "mysql://u:hunter2@h/d", "mysql"),
@@ -159,7 +158,7 @@ def test_a_missing_driver(
     package: str, url: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    module = {"aiosqlite": "sqlite", "asyncmy": "mysql"}.get(package, package)
+    module = {"asyncmy": "mysql"}.get(package, package)
     for name in [name for name in sys.modules if name.startswith(f"cenote.drivers.{module}")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(cenote.drivers, module, None, raising=False)  # an import sets it
@@ -179,9 +178,9 @@ def test_a_missing_driver(
         ("sqlite:///a.db?mode=write", "'mode' must be one of ro, rw, rwc"),
         ("sqlite:///a.db?mode=memory", "'mode' must be one of ro, rw, rwc"),
         ("sqlite:///:memory:?mode=ro", "in memory has no option"),
-        ("sqlite:///a.db?timeout=soon", "'timeout' must be seconds"),
-        ("sqlite:///a.db?timeout=-1", "'timeout' must be seconds"),
-        ("sqlite:///a.db?timeout=nan", "'timeout' must be seconds"),
+        ("sqlite:///a.db?timeout=soon", "'timeout' must be a number of seconds"),
+        ("sqlite:///a.db?timeout=-1", "'timeout' must be a number of seconds"),
+        ("sqlite:///a.db?timeout=nan", "'timeout' must be a number of seconds"),
         ("sqlite:///a.db?journal_mode=fast", "'journal_mode' must be one of delete"),
         ("sqlite:///a.db?journal_mode=1", "'journal_mode' must be one of delete"),
         ("sqlite:///a.db?synchronous=maybe", "'synchronous' must be one of off"),

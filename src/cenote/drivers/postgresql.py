@@ -9,6 +9,7 @@ from ..sql.dialects import POSTGRESQL
 from ..sql.driver import LONGEST_KEPT
 from ..sql.parsing.tokens import tokens
 from ..sql.url import Target
+from .options import port
 
 # One message. Not DISCARD ALL, which would also drop the statements that the driver keeps ready:
 # of those only what was prepared by SQL goes. The last answer says how many of them are left.
@@ -67,7 +68,7 @@ def server_options(target: Target, options: dict[str, str]) -> dict[str, Any]:
         if name in options and target.hosts:
             raise ValueError(f"url has a host, and the option {name!r} as well; keep one")
     if "port" in options:
-        found["port"] = [_port(text) for text in options["port"].split(",")]
+        found["port"] = [port(text) for text in options["port"].split(",")]
     if "host" in options:
         found["host"] = options["host"].split(",")
         if "port" in found and len(found["port"]) not in (1, len(found["host"])):
@@ -76,22 +77,6 @@ def server_options(target: Target, options: dict[str, str]) -> dict[str, Any]:
         if name in found and len(found[name]) == 1:
             found[name] = found[name][0]
     return found
-
-
-def seconds(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise ValueError(f"url option {name!r} must be a number of seconds, not {text!r}")
-    return value
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 65536:
-        raise ValueError(f"url option 'port' must be a number from 1 to 65535, not {text!r}")
-    return int(text)
 
 
 def affected(status: str | None) -> int:

@@ -17,6 +17,7 @@ from ...sql.driver import (
 )
 from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
+from ..options import whole_seconds
 from .connection import MysqlConnection, code
 from .private import FLAGS, SETTLED, Connection, charset_by_name, errors
 
@@ -69,7 +70,7 @@ class MysqlDriver(Driver):
         }
         for name in ("connect_timeout", "read_timeout"):
             if name in arguments:
-                arguments[name] = whole(name, arguments[name])
+                arguments[name] = whole_seconds(name, arguments[name])
         if "local_infile" in arguments:
             arguments["local_infile"] = flag("local_infile", arguments["local_infile"])
         check_charset(arguments["charset"])
@@ -255,12 +256,6 @@ def tls(options: dict[str, str]) -> ssl.SSLContext | None:
     if "ssl_cert" in files:
         context.load_cert_chain(files["ssl_cert"], files.get("ssl_key"))
     return context
-
-
-def whole(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= 31536000:
-        raise ValueError(f"url option {name!r} must be a number of seconds, not {text!r}")
-    return int(text)
 
 
 def flag(name: str, text: str) -> bool:

@@ -16,10 +16,10 @@ from ...sql.driver import (
 )
 from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
+from ..options import seconds
 from ..postgresql import (
     is_demotion,
     is_final,
-    seconds,
     server_options,
 )
 from .connection import PsycopgConnection

@@ -1,0 +1,236 @@
+"""One connection to SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakKeyDictionary
+
+from ...sql.dialects import SQLITE, Dialect, Isolation
+from ...sql.driver import Arguments, Collected, DriverConnection, Prepared, RowCursor
+from ...sql.fifo_lock import FifoLock
+from ...sql.notes import note_row
+from ...sql.parsing.placeholders import Template
+from ...sql.parsing.session_rules import analyse
+from . import statements
+from .client import Connection, ConnectionClosedError, forget_interrupt
+
+R = TypeVar("R")
+
+EAGER = 10_000  # rows that a stream reads at once from a database in memory
+INTERRUPT_AGAIN = 0.02  # seconds
+NO_ROW = -1
+
+
+class Writers:
+    """Those who write in turn. SQLite lets in one at a time, and those who wait would only try
+    again and again, each in its thread, until it is somebody's luck or their time is up."""
+
+    def __init__(self) -> None:
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, FifoLock] = WeakKeyDictionary()
+
+    async def queue_up(self, patience: float) -> FifoLock:
+        turn = self._turns.setdefault(asyncio.get_running_loop(), FifoLock())
+        if not turn.taken:
+            turn.taken = True
+            return turn
+        try:
+            async with asyncio.timeout(patience):
+                await turn.wait()
+        except TimeoutError:
+            raise locked() from None
+        return turn
+
+
+def locked() -> sqlite3.OperationalError:
+    """As SQLite says it."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_BUSY, "SQLITE_BUSY"
+    return error
+
+
+class SqliteConnection(DriverConnection):
+    __slots__ = ("_eager", "_patience", "_reads_only", "_stopped", "_turn", "_writers")
+
+    dialect: ClassVar[Dialect] = SQLITE
+    cancels: ClassVar[bool] = True
+    caches_statements: ClassVar[bool] = True
+    keeping: ClassVar[frozenset[str]] = frozenset(
+        {"cursor", "execute", "executemany", "executescript", "iterdump"}
+    )
+    raw: Connection
+
+    def __init__(self, raw: Connection, writers: Writers, patience: float, *, eager: bool) -> None:
+        super().__init__(raw)
+        self._writers = writers
+        self._patience = patience  # seconds
+        self._eager = eager  # a stream reads ahead: while it is open, nobody could write
+        self._turn: FifoLock | None = None  # while it has a transaction that may write
+        self._stopped = False  # what is still in the queue of its thread is not begun
+        self._reads_only = False  # by our own PRAGMA
+
+    @property
+    def in_transaction(self) -> bool:
+        try:
+            return self.raw.in_transaction
+        except ConnectionClosedError:
+            return False
+
+    async def call(self, function: Callable[..., R], *arguments: Any) -> R:
+        """In the thread of the connection; a cancellation interrupts it, and waits for it."""
+        try:
+            result: R = await self.raw.post(self._begin, function, arguments)
+            return result
+        except asyncio.CancelledError:
+            await self._stop()
+            raise
+        finally:
+            self.returned()
+
+    def returned(self) -> None:
+        if self._turn is not None and not self.in_transaction:
+            self._step_back()
+
+    def _step_back(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so are those who wait
+                turn.give()
+
+    def _begin(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
+        if self._stopped:
+            raise sqlite3.OperationalError("interrupted")
+        connection = self.raw.sqlite
+        try:
+            return function(connection, *arguments)
+        finally:
+            if self._reads_only and not connection.in_transaction:  # ended, by whatever means
+                connection.execute("PRAGMA query_only = 0")
+                self._reads_only = False
+
+    async def _stop(self) -> None:
+        """Interrupt the statement that runs, and wait until the thread is done with it."""
+        self._stopped = True
+        raw = self.raw
+        if raw.closed:
+            return
+        over = raw.post(_nothing)  # after whatever runs now
+        while not over.done() and not raw.closed:
+            try:
+                # Repeatedly: an interruption just before the statement begins is lost.
+                await raw.interrupt()
+                await asyncio.wait([over], timeout=INTERRUPT_AGAIN)
+            except asyncio.CancelledError:
+                continue  # the thread must not be left alone with its statement
+
+    async def execute(self, text: str, arguments: Arguments) -> int:
+        return await self.call(statements.execute, text, arguments or ())
+
+    async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
+        return await self.call(statements.fetch_all, text, arguments or ())
+
+    async def fetch_one(self, text: str, arguments: Arguments) -> Any:
+        return await self.call(statements.fetch_one, text, arguments or ())
+
+    async def fetch_val(self, text: str, arguments: Arguments) -> Any:
+        return await self.call(statements.fetch_val, text, arguments or ())
+
+    async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
+        at = [NO_ROW]
+        try:
+            await self.call(statements.execute_many, text, self._unless_stopped(arguments, at))
+        except Exception as error:
+            if at[0] != NO_ROW:
+                note_row(error, at[0])
+            raise
+
+    def _unless_stopped(self, arguments: Sequence[Any], at: list[int]) -> Iterator[Any]:
+        """An interruption ends one statement only, and not the series of them. `at`: the row."""
+        for at[0], each in enumerate(arguments):
+            if self._stopped:
+                raise sqlite3.OperationalError("interrupted")
+            yield each
+        at[0] = NO_ROW  # what fails now is COMMIT
+
+    async def stream(
+        self, text: str, arguments: Arguments, keyword: str, *, alone: bool
+    ) -> RowCursor:
+        cursor = await self.call(sqlite3.Connection.execute, text, arguments or ())
+        source = SqliteSource(self, cursor)
+        if self._eager:
+            rows = await source.fetch(EAGER)
+            if len(rows) < EAGER:
+                await source.close()
+                return Collected(rows)
+            source.ahead = rows
+        return source
+
+    async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
+        # Whatever level is asked for, SQLite gives serializable.
+        self.returned()
+        if not read_only:
+            self._turn = await self._writers.queue_up(self._patience)
+        self._reads_only = await self.call(statements.begin, read_only)
+
+    async def commit(self) -> bool:
+        await self.call(statements.end, "COMMIT")
+        return True
+
+    async def rollback(self) -> None:
+        await self.call(statements.end, "ROLLBACK")
+
+    async def close(self) -> None:
+        self._stopped = True
+        raw = self.raw
+        if not raw.closed:
+            if self.interrupted:
+                await raw.interrupt()
+                await raw.post(forget_interrupt, raw.sqlite)
+            await raw.close()
+        self._step_back()
+
+    def terminate(self) -> None:
+        self._step_back()
+        self.raw.terminate()
+
+    def looks_dead(self) -> bool:
+        return self.raw.closed
+
+    async def ping(self) -> None:
+        await self.call(statements.fetch_val, "SELECT 1", ())
+
+    async def prepare(self, template: Template, text: str) -> Prepared:
+        # SQLite's module keeps the statements that it compiled; this only shows what is wrong.
+        if analyse(text, SQLITE).keyword == "PRAGMA":  # some act even so
+            return Prepared(self, template.text)
+        nothing = (None,) * (len(template.names) or template.count)
+        try:
+            await self.call(statements.execute, f"EXPLAIN {template.text}", nothing)
+        except sqlite3.ProgrammingError as error:
+            # With placeholders of SQLite's own, which only it counts: it was compiled.
+            if not template.native or "bindings" not in str(error):
+                raise
+        return Prepared(self, template.text)
+
+
+class SqliteSource(RowCursor):
+    def __init__(self, connection: SqliteConnection, cursor: sqlite3.Cursor) -> None:
+        self.connection = connection
+        self.cursor = cursor
+        self.ahead: Sequence[Any] = ()  # read and not yet asked for
+
+    async def fetch(self, count: int) -> Sequence[Any]:
+        if self.ahead:
+            rows, self.ahead = self.ahead[:count], self.ahead[count:]
+            return rows
+        return await self.connection.call(statements.fetch_many, self.cursor, count)
+
+    async def close(self) -> None:
+        await self.connection.call(statements.close, self.cursor)
+
+
+def _nothing() -> None:
+    pass
