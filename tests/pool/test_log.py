@@ -294,7 +294,7 @@ def test_a_line_is_from_where_it_was_written(make_pool, caplog):
     make_pool(Thing).deactivate()
     (record,) = caplog.records
     assert record.filename == "circuit.py"
-    assert record.funcName.startswith("_switch")
+    assert record.funcName == "switch_to"
 
 
 @pytest.mark.parametrize("words", [("100 %",), ("%s", "100 %"), ("%s %s", "a", "b")])

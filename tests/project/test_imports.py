@@ -1,6 +1,7 @@
 """Imports point only to the left: the table is the law, the files are read, not run."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,36 @@ def test_the_reader_sees_every_kind_of_import(path: str, source: str, verdict: s
     else:
         assert len(complaints) == 1
         assert verdict in complaints[0]
+
+
+def test_imports_by_name_are_the_known_ones() -> None:
+    """What is imported by a string escapes the rows: nothing but what is written down here."""
+    found = {
+        (str(path.relative_to(SOURCE)), node.args[0].value)
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and "import_module" in ast.unparse(node.func)
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    }
+    assert found == {("__init__.py", ".extras.dashboard")}  # on first access
+
+
+def test_c_imports_from_the_bottom_row() -> None:
+    files = list((SOURCE / "_native").glob("*.c"))
+    assert files
+    found = {
+        name
+        for path in files
+        for name in re.findall(
+            r'(?:import_from|PyImport_ImportModule)\("([\w.]+)"', path.read_text()
+        )
+    }
+    assert "cenote.states" in found
+    rooms = {name.removeprefix("cenote.") for name in found if name.startswith("cenote")}
+    # Besides, when it is called, the C API: it makes pools, and finds its own module.
+    assert rooms <= ROWS[0] | {"cenote", "_core.native"}
 
 
 def wrong_imports(path: Path, source: str) -> list[str]:

@@ -233,11 +233,6 @@ class FastPath(Generic[T]):
 
     _engine: Any
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        face = super().__new__(cls)
-        face._engine = None  # until __init__ makes it
-        return face
-
     def acquire(self, timeout: float | Unset | None = UNSET) -> Acquire[T]:
         """`await` it, or use it as `async with`; by itself it does nothing.
 

@@ -103,6 +103,7 @@ class Engine(EngineBase, Generic[T]):
 
     def _make_parts(self, closed: bool) -> None:
         self.steps = steps = Steps(self)
+        self.step, self.call_out = steps.step, steps.call_out
         self.binding = binding = LoopBinding(self)
         self.signals = Signals(self)
         self.circuit = circuit = Circuit(self)
@@ -116,7 +117,6 @@ class Engine(EngineBase, Generic[T]):
         self.opening = Opening(self)
         self.closing = Closing(self, closed=closed)
         self.tickets = Tickets(self)
-        self.step, self.call_out = steps.step, steps.call_out
         self.broken_off, self.lose = steps.broken_off, steps.lose
         self.defer_return = steps.defer_return
         self.enter, self.check_loop = binding.enter, binding.check

@@ -216,10 +216,11 @@ class HookTask:
 class Hooks:
     """Asks the before_* hooks and the healthcheck, and owns the hook tasks of the pool."""
 
-    __slots__ = ("_engine", "tasks")
+    __slots__ = ("_engine", "call_out", "step", "tasks")
 
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
+        self.step, self.call_out = engine.step, engine.call_out
         self.tasks: set[HookTask] = set()  # under way
 
     @property
@@ -243,14 +244,6 @@ class Hooks:
         self.tasks.discard(task)
         if self._engine.core.phase is Phase.CLOSED:
             self._engine.closing.finish()
-
-    def step(self, function: Callable[..., Any], *args: Any) -> Any:
-        """See `Steps.step`."""
-        return self._engine.step(function, *args)
-
-    def call_out(self, function: Callable[..., Any], *args: Any) -> Any:
-        """See `Steps.call_out`."""
-        return self._engine.call_out(function, *args)
 
     def calling(self) -> tuple[HookTask, ...]:
         """The hooks inside of which this is called, by context or as the task that one returned."""

@@ -49,7 +49,7 @@ class Pool(FastPath[T], Generic[T]):
     def __init__(self, factory: Factory[T], **options: Unpack[PoolOptions[T]]) -> None: ...
 
     def __init__(self, factory: Factory[T], **options: Any) -> None:
-        if self._engine is not None:
+        if getattr(self, "_engine", None) is not None:
             raise RuntimeError(
                 f"{errors.label(self.name)} was initialized before; make another Pool instead"
             )
@@ -97,7 +97,7 @@ class Pool(FastPath[T], Generic[T]):
             raise_fatal(self._engine.closing.operation)
 
     def __del__(self) -> None:
-        engine = self._engine
+        engine = getattr(self, "_engine", None)  # None: __init__ has failed
         if engine is None or engine.core.phase is Phase.NEW or engine.core.phase is Phase.CLOSED:
             return
         try:
