@@ -51,7 +51,7 @@ types:
 
 check: lint types
 	@scripts/servers.sh
-	@scripts/suite.sh .venv/bin/python --exhibits $(ARGS)
+	@CENOTE_FACTOR=8 scripts/suite.sh .venv/bin/python --exhibits $(ARGS)
 
 matrix:
 	@scripts/servers.sh

@@ -304,7 +304,7 @@ def test_every_block_is_python(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", RUN, ids=ids(RUN))
-def test_every_block_runs(block: Block, runs: Any) -> None:
+def test_every_block_runs_and_prints_its_output(block: Block, runs: Any) -> None:
     run = runs(block.page)
     if block.name in run.skipped:
         pytest.skip(run.skipped[block.name])
@@ -363,7 +363,7 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.relative_to(ROOT).as_posix() for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_pages_and_headings(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
         if "://" in target:
             continue
@@ -466,7 +466,7 @@ def test_what_is_in_the_reference_exists_and_has_a_docstring(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Pool", "Database", "Transaction", "Statement"])
-def test_every_public_member_is_in_the_reference_and_has_a_docstring(name: str) -> None:
+def test_every_public_member_is_documented_in_the_reference(name: str) -> None:
     kind = getattr(cenote, name)
     page = (DOCS / "reference" / NAMED[f"cenote.{name}"]).read_text(encoding="utf-8")
     directive = re.search(rf"^::: cenote\.{name}\n((?: .*\n)*)", page, re.MULTILINE)

@@ -47,7 +47,7 @@ def test_every_example_is_tested_and_described() -> None:
     assert {name for name in names if f"`{name}`" not in readme} == set()
 
 
-def test_http_pool() -> None:
+def test_the_http_pool_example_runs() -> None:
     output = run("http_pool.py")
     assert "the answer to /garbage is not HTTP" in output
     assert "40 tasks made 400 requests over at most 5 connections at once" in output
@@ -60,7 +60,7 @@ def test_http_pool() -> None:
     assert discarded >= 2
 
 
-def test_subprocess_workers() -> None:
+def test_the_subprocess_workers_example_runs() -> None:
     output = run("subprocess_workers.py")
     assert "12 jobs were done by 3 processes" in output
     assert "a worker died of 'poison'" in output
@@ -68,7 +68,7 @@ def test_subprocess_workers() -> None:
     assert "processes started: 4, ended: 4" in output
 
 
-def test_custom_breaker() -> None:
+def test_the_custom_breaker_example_runs() -> None:
     output = run("custom_breaker.py")
     lines = output.splitlines()
     states = [line.split()[-1] for line in lines if " breaker " in line and line[0] == " "]
@@ -79,7 +79,7 @@ def test_custom_breaker() -> None:
     assert refused > 0
 
 
-def test_redis_pool(redis_server: RedisServer) -> None:
+def test_the_redis_pool_example_runs(redis_server: RedisServer) -> None:
     output = run("redis_pool.py", redis_server.url)
     assert "100 tasks read 5000 values, all right: True" in output
     assert "over 20 connections" in output

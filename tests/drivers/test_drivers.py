@@ -251,7 +251,7 @@ async def test_a_stream_that_changes_rows_has_changed_all_of_them(
         assert await db.fetch_val(f"select count(*) from {table}") == 2
 
 
-async def test_writing_while_a_stream_of_a_database_in_memory_is_read() -> None:
+async def test_a_database_in_memory_is_written_during_a_stream() -> None:
     async with cenote.Database(MEMORY) as db:
         await db.execute("create table t (a int)")
         await db.execute_many("insert into t values (?)", [[number] for number in range(1000)])
@@ -265,7 +265,7 @@ async def test_writing_while_a_stream_of_a_database_in_memory_is_read() -> None:
         assert await db.fetch_val("select count(*) from t") == 1002
 
 
-async def test_a_long_stream_of_a_database_in_memory_is_not_collected() -> None:
+async def test_a_long_stream_in_memory_is_not_collected() -> None:
     numbers = "with recursive n(a) as (select 0 union all select a + 1 from n) select a from n"
     async with cenote.Database(MEMORY) as db:
         seen = 0

@@ -85,7 +85,7 @@ async def test_names_and_many_rows_in_both_charsets(mysql: Backend) -> None:
         assert [row[0] for row in rows] == ["\u00e8", "\u00fc"]
 
 
-async def test_the_cursors_of_the_driver_send_in_the_charset_of_the_client(mysql: Backend) -> None:
+async def test_cursors_of_the_driver_send_in_the_client_charset(mysql: Backend) -> None:
     async with (
         session(mysql, CLIENT.format("latin1")) as db,
         db.connection() as raw,
@@ -113,7 +113,7 @@ async def test_a_session_in_binary(mysql: Backend) -> None:
         await check_text(db, "\u20ac")
 
 
-async def test_results_in_binary(mysql: Backend) -> None:
+async def test_results_in_binary_arrive_as_bytes(mysql: Backend) -> None:
     async with session(mysql, RESULTS.format("binary")) as db:
         await check_binary(mysql, db)
 

@@ -204,7 +204,7 @@ async def test_plain_statements_in_a_block_pay_nothing(mysql: Backend) -> None:
             assert await questions() == before + 5
 
 
-async def test_the_id_of_a_new_row_is_known_in_a_transaction(mysql: Backend) -> None:
+async def test_the_id_of_a_row_is_known_in_transactions(mysql: Backend) -> None:
     async with mysql.database() as db:
         columns = "id int primary key auto_increment, name varchar(9)"
         async with mysql.table(db, columns) as table:
@@ -292,7 +292,7 @@ async def test_an_open_xa_transaction_is_no_failure(
 
 
 @MARIADB
-async def test_the_profile_of_a_task_is_not_shown_to_the_next(mysql: Backend) -> None:
+async def test_the_next_task_does_not_see_a_profile(mysql: Backend) -> None:
     async with mysql.database(max_size=1) as db:
 
         async def leave() -> None:

@@ -208,7 +208,7 @@ async def set_mode(connection: Any) -> None:
 
 @pytest.mark.parametrize("end", ["", "; select 1"])
 @pytest.mark.parametrize("early", [False, True])
-async def test_a_mode_that_is_set_by_a_cursor_makes_no_value_sql(
+async def test_a_mode_set_by_a_cursor_makes_no_value_sql(
     mysql: Backend, early: bool, end: str
 ) -> None:
     """As the driver writes it, the text ends its first string elsewhere than the server does."""
@@ -240,7 +240,7 @@ async def test_no_value_is_written_beside_a_comment_that_is_none(mysql: Backend,
         assert await db.fetch_val("select /*+ no_merge() */ ?; select 1", [1]) == 1
 
 
-async def test_names_that_depend_on_the_sql_mode_are_refused_in_it(mysql: Backend) -> None:
+async def test_names_that_depend_on_the_sql_mode_are_refused(mysql: Backend) -> None:
     sql = r"select 'it\'s :b', :a"
     async with mysql.database() as db:
         assert tuple(await db.fetch_one(sql, {"a": 1})) == ("it's :b", 1)
@@ -258,7 +258,7 @@ async def test_a_plan_is_not_used_in_another_sql_mode(mysql: Backend) -> None:
             assert tuple(await db.fetch_one(r"select 'a\n', ?", [1])) == (expected, 1)
 
 
-async def test_a_plan_does_not_keep_the_types_of_its_first_parameters(mysql: Backend) -> None:
+async def test_a_plan_forgets_the_types_of_its_first_parameters(mysql: Backend) -> None:
     async with mysql.database(max_size=1) as db:
         several = [1.5, "a", None, 5, Decimal("2.5"), datetime.date(2024, 1, 1), "b"]
         async with await db.prepare("select ?") as statement:

@@ -102,7 +102,7 @@ def run_quickly(folder: Path, *options: str, **environment: str) -> str:
 # -- a whole run ---------------------------------------------------------------------------------
 
 
-def test_a_run_prints_every_table_and_writes_all_that_it_promises(tmp_path: Path) -> None:
+def test_a_run_prints_every_table_and_writes_every_file(tmp_path: Path) -> None:
     folder, page, raw = tmp_path / "out", tmp_path / "out.md", tmp_path / "raw.json"
     old = [f"<!-- bench: {name} -->\nold {name}\n<!-- /bench: {name} -->" for name in MARKERS]
     page.write_text("\n\n".join(["# Title", *old, "The end.\n"]))
@@ -240,7 +240,7 @@ def test_who_is_within_the_spread_has_not_won() -> None:
 
 
 @pytest.mark.parametrize("name", pools.ALL)
-def test_a_rival_lends_no_more_than_it_has_and_serves_who_waits(name: str) -> None:
+def test_a_rival_respects_its_size_and_serves_waiters(name: str) -> None:
     if reason := pools.ALL[name].missing():
         pytest.skip(reason)
 
@@ -279,7 +279,7 @@ async def turns(number: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_missing_peer_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_peer_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     class Missing(rivals.Rival):
         package, module = "no-such-pool", "no_such_pool"
 
@@ -290,7 +290,7 @@ def test_a_missing_peer_is_named_with_the_way_to_get_it(monkeypatch: pytest.Monk
     assert "nobody" not in pools.present()
 
 
-def test_a_line_is_as_long_after_hand_offs_and_cancellations_as_before() -> None:
+def test_the_queue_keeps_its_length_across_hand_offs() -> None:
     async def main() -> None:
         line = waiters.Line(rivals.PoolRival(waiters.HANDS))
         await line.fill(20)
@@ -304,7 +304,7 @@ def test_a_line_is_as_long_after_hand_offs_and_cancellations_as_before() -> None
     asyncio.run(main())
 
 
-def test_fairness_tells_a_queue_that_starves_from_a_pool_that_does_not() -> None:
+def test_fairness_tells_a_starving_queue_from_a_fair_one() -> None:
     async def main(make: type[rivals.Rival]) -> fairness.Tally:
         async with make(fairness.RESOURCES) as rival:
             return await fairness.compete(rival, 1_000)
@@ -485,7 +485,7 @@ def test_losses_are_listed_worst_first_and_ours_are_not_rivals() -> None:
     assert report.losses(versus[2:]) == "In this run: nowhere."
 
 
-def test_the_summary_shows_the_longest_queue_and_marks_what_is_lost() -> None:
+def test_the_summary_shows_the_longest_queue_and_losses() -> None:
     versus = [
         Versus("uncontended cycle", "asyncio.Queue", 0.5, 0.4, 0.6),
         Versus("cancel, 10 waiting", "asyncio.Queue", 0.5, 0.4, 0.6),
@@ -527,7 +527,7 @@ def test_names_are_moved_apart_in_their_order() -> None:
     assert plots.apart([98, 99, 99], 5, 0, 100) == [90, 95, 100]
 
 
-def test_rows_are_drawn_for_light_and_dark_with_every_name_and_value() -> None:
+def test_rows_are_drawn_for_light_and_dark_pages() -> None:
     rows = [plots.Row("ours <us>", ours=True, group="one"), plots.Row("them", group="two")]
     marks = [plots.Bar(5, 4, 6, "5 ns"), plots.Dots((1, 2, 9), "9 %")]
     chart = plots.Rows("Title & more", "why", rows, [plots.Panel("ns", marks, reference=1)])
@@ -544,7 +544,7 @@ def test_rows_are_drawn_for_light_and_dark_with_every_name_and_value() -> None:
     assert plots.LIGHT.ink not in drawn["x-dark.svg"]
 
 
-def test_nothing_is_drawn_for_zero_and_for_what_was_not_measured() -> None:
+def test_zero_and_missing_values_are_not_drawn() -> None:
     rows = [plots.Row("a"), plots.Row("b")]
 
     def boxes(*marks: plots.Mark | None) -> int:

@@ -502,7 +502,7 @@ FAINT = """
 """
 
 
-def test_keys_and_names(program, browser):
+def test_keys_and_names_reach_every_control(program, browser):
     pool = program.pool(Thing, max_size=12, name="main")
     thing = program.acquire(pool)
     browser.open(program.serve(control_token=TOKEN))

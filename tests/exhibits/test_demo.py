@@ -98,7 +98,7 @@ def done() -> "subprocess.CompletedProcess[str]":
     return run("demo", "--fast", "--seed", "3", "--no-page")
 
 
-def test_without_a_terminal(done: "subprocess.CompletedProcess[str]") -> None:
+def test_the_demo_runs_without_a_terminal(done: "subprocess.CompletedProcess[str]") -> None:
     assert done.returncode == 0
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
@@ -168,7 +168,7 @@ def test_a_terminal_is_drawn_in_place() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "more"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"})])
-def test_no_color(arguments: list[str], more: dict[str, str]) -> None:
+def test_no_color_leaves_out_every_color(arguments: list[str], more: dict[str, str]) -> None:
     terminal = Terminal("--fast", *arguments, **more)
     output = terminal.read(until=b"rush hour")
     assert "\x1b[J" in output
@@ -213,7 +213,7 @@ def test_plain_characters_where_others_cannot_be_shown() -> None:
     assert terminal.output.isascii()
 
 
-def test_help() -> None:
+def test_help_lists_the_options_of_the_demo() -> None:
     assert "demo" in run("--help").stdout
     assert "--fast" in run("demo", "--help").stdout
     assert run().returncode == 2

@@ -46,7 +46,7 @@ def texts(script: Script) -> list[str]:
         ("copy t to stdout; select 1;", ["select 1"]),
     ],
 )  # fmt: skip
-def test_statements_of_psql(script: str, statements: list[str]) -> None:
+def test_statements_of_psql_scripts_are_found(script: str, statements: list[str]) -> None:
     assert texts(psql.split("x.sql", script)) == statements
 
 
@@ -77,7 +77,7 @@ def test_psql_reads_its_environment_and_counts_what_it_leaves_out() -> None:
         ("select 1 /* ; */ + /*! 2 */ 3;", ["select 1 /* ; */ + /*! 2 */ 3"]),
     ],
 )
-def test_statements_of_mysqltest(script: str, statements: list[str]) -> None:
+def test_statements_of_mysqltest_scripts_are_found(script: str, statements: list[str]) -> None:
     assert texts(mysqltest.split("x.test", script)) == statements
 
 
@@ -103,7 +103,7 @@ def test_statements_of_mysqltest(script: str, statements: list[str]) -> None:
         ('execsql "select $x"; do_catchsql_test 2 {select 1}', ["select 1"]),
     ],
 )
-def test_statements_of_tcl(script: str, statements: list[str]) -> None:
+def test_statements_of_tcl_scripts_are_found(script: str, statements: list[str]) -> None:
     assert texts(tcl.split("x.test", script)) == statements
 
 

@@ -251,7 +251,7 @@ def test_what_touches_the_session(dialect: Dialect, text: str, reason: str) -> N
     ("dialect", "text"),
     [(dialect, text) for dialect, texts in UNTOUCHED.items() for text in texts],
 )
-def test_what_does_not(dialect: Dialect, text: str) -> None:
+def test_ordinary_statements_do_not_touch_the_session(dialect: Dialect, text: str) -> None:
     assert analyse(text, dialect).touches is None
     assert analyse(f"{text};\n", dialect).touches is None
     assert analyse(text.upper(), dialect).touches is None

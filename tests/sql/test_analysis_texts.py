@@ -50,7 +50,7 @@ def test_what_touches_in_any_sql_mode_touches(text: str) -> None:
     assert found.opaque
 
 
-def test_what_ends_only_in_some_sql_mode_has_to_be_found_out() -> None:
+def test_an_end_in_some_sql_mode_only_is_opaque() -> None:
     found = analyse("select '\\'; commit; select '\\'", MYSQL)
     assert found.ends is None
     assert found.opaque
@@ -196,7 +196,7 @@ CONTROLS = [
 
 
 @given(st.lists(st.sampled_from(CONTROLS)))
-def test_sqlite_is_in_a_transaction_when_the_last_control_says_so(statements: list[str]) -> None:
+def test_sqlite_agrees_on_whether_a_transaction_is_open(statements: list[str]) -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
         connection.execute("create table t (a)")

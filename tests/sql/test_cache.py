@@ -93,7 +93,7 @@ async def test_the_least_recently_used_is_dropped(server_backend: Backend) -> No
                 assert "'d'" in text or after[text] == before[text]  # still the same
 
 
-async def test_none_are_kept(server_backend: Backend) -> None:
+async def test_a_cache_of_no_size_keeps_nothing(server_backend: Backend) -> None:
     backend = server_backend
     async with backend.database(max_size=1, statement_cache_size=0) as db:
         before = await count_kept(backend, db) if backend.name == "mysql" else 0
@@ -347,7 +347,9 @@ async def test_the_same_text_with_other_types(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_through_pgbouncer(pgbouncer: Any, postgres_server: Any, driver: str) -> None:
+async def test_the_cache_works_through_pgbouncer(
+    pgbouncer: Any, postgres_server: Any, driver: str
+) -> None:
     """In transaction mode: 3 connections to the server for 20 of ours."""
     pytest.importorskip(driver)
     url = pgbouncer.tcp_url().replace("postgresql://", f"postgresql+{driver}://")

@@ -45,7 +45,7 @@ async def cancel_when_sent(proxy: Proxy, task: "asyncio.Task[Any]") -> None:
 
 
 @with_server
-async def test_cancelled_while_connecting(backend: Backend, proxy: Proxy) -> None:
+async def test_a_cancelled_connect_leaves_no_connection(backend: Backend, proxy: Proxy) -> None:
     async with through(backend, proxy, max_size=1) as db:
         task = asyncio.create_task(db.fetch_val("select 1"))
         await cancel_when_sent(proxy, task)
@@ -85,7 +85,9 @@ async def test_cancelled_when_just_handed_a_connection(backend: Backend) -> None
 
 @with_server
 @pytest.mark.parametrize("style", ["block", "begin"])
-async def test_cancelled_during_begin(backend: Backend, proxy: Proxy, style: str) -> None:
+async def test_a_cancelled_begin_opens_no_transaction(
+    backend: Backend, proxy: Proxy, style: str
+) -> None:
     async with through(backend, proxy, max_size=1) as db:
         await db.fetch_val("select 1")
 
@@ -119,7 +121,9 @@ async def test_cancelled_during_begin(backend: Backend, proxy: Proxy, style: str
 
 @with_server
 @pytest.mark.parametrize("style", ["block", "begin"])
-async def test_cancelled_during_commit(backend: Backend, proxy: Proxy, style: str) -> None:
+async def test_a_cancelled_commit_is_all_or_nothing(
+    backend: Backend, proxy: Proxy, style: str
+) -> None:
     async with (
         watching(backend) as watcher,
         through(backend, proxy, max_size=1) as db,
@@ -152,7 +156,7 @@ async def test_cancelled_during_commit(backend: Backend, proxy: Proxy, style: st
 
 
 @with_server
-async def test_cancelled_during_rollback(backend: Backend, proxy: Proxy) -> None:
+async def test_a_cancelled_rollback_still_rolls_back(backend: Backend, proxy: Proxy) -> None:
     async with (
         watching(backend) as watcher,
         through(backend, proxy, max_size=1) as db,
@@ -202,7 +206,9 @@ async def test_cancelled_during_a_savepoint(backend: Backend, proxy: Proxy) -> N
 
 @with_server
 @pytest.mark.parametrize("how", ["release", "leaving connection()", "end of the task"])
-async def test_cancelled_during_reset(backend: Backend, proxy: Proxy, how: str) -> None:
+async def test_a_cancelled_reset_still_cleans_the_connection(
+    backend: Backend, proxy: Proxy, how: str
+) -> None:
     """It goes on without who waited for it, and what it cleaned is used again."""
     touch, query = backend.touches[0]
     async with through(backend, proxy, max_size=1) as db:

@@ -12,7 +12,7 @@ from tests.support.backends import Backend
 pytestmark = pytest.mark.real_time("talks to real servers")
 
 
-async def test_constructing_opens_nothing(backend: Backend) -> None:
+async def test_a_new_database_opens_no_connection(backend: Backend) -> None:
     async with backend.database() as db:
         assert db.pool.count == 0
         assert db.bound_connection is None
@@ -54,7 +54,7 @@ async def test_rows_by_position_and_by_name(backend: Backend) -> None:
         assert one["two"] == "b"
 
 
-async def test_nothing_found(backend: Backend) -> None:
+async def test_queries_without_rows_return_nothing(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         assert await db.fetch_all(f"select * from {table}") == []
         assert await db.fetch_one(f"select * from {table}") is None
@@ -63,7 +63,7 @@ async def test_nothing_found(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, -5, 2**40, "", "täxt ✓", "a'b\"c\\d%s ? :x --", 1.5])
-async def test_values_arrive(backend: Backend, value: Any) -> None:
+async def test_values_arrive_as_they_were_sent(backend: Backend, value: Any) -> None:
     kind = {int: "bigint", float: "{float}"}.get(type(value), "{text}")
     async with backend.database() as db, backend.table(db, f"a {kind}") as table:
         await db.execute(f"insert into {table} values (?)", [value])
@@ -84,7 +84,7 @@ async def test_placeholders_in_strings_and_comments(backend: Backend) -> None:
         assert await db.fetch_val(f"select name from {table} where name like 'a%'") == "a?:b%"
 
 
-async def test_mismatched_parameters(backend: Backend) -> None:
+async def test_parameters_that_do_not_match_are_refused(backend: Backend) -> None:
     async with backend.database() as db:
         with pytest.raises(ValueError, match=r"2 placeholders.*1 parameter"):
             await db.fetch_val("select ?, ?", [1])
@@ -160,7 +160,7 @@ async def test_a_raw_begin_pins(backend: Backend) -> None:
         assert await db.fetch_val(f"select count(*) from {table}") == 1
 
 
-async def test_begin_commit_rollback(backend: Backend) -> None:
+async def test_begin_commit_and_rollback_span_statements(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         await db.begin()
         assert db.in_transaction
@@ -234,7 +234,7 @@ async def test_isolation_and_read_only(backend: Backend) -> None:
             db.transaction(read_only=1)
 
 
-async def test_prepared_statements(backend: Backend) -> None:
+async def test_prepared_statements_run_with_many_parameters(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         insert = await db.prepare(f"insert into {table} values (?, ?)")
         assert "statement is open" in db.pin_reason
@@ -474,7 +474,7 @@ async def test_release_inside_a_transaction(backend: Backend) -> None:
             assert db.in_transaction
 
 
-async def test_use_after_close(backend: Backend) -> None:
+async def test_a_closed_database_refuses_every_use(backend: Backend) -> None:
     async with backend.database() as db:
         assert await db.fetch_val("select 1") == 1
         stream = db.iterate("select 1")

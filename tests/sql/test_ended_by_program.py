@@ -32,7 +32,9 @@ RAW_ENDS: list[tuple[str, str]] = [("COMMIT", "committed"), ("ROLLBACK", "rolled
 
 @pytest.mark.parametrize(("sql", "expected"), RAW_ENDS)
 @pytest.mark.parametrize("style", ["block", "begin", "nested", "fetch_all"])
-async def test_a_raw_end(backend: Backend, sql: str, expected: str, style: str) -> None:
+async def test_a_raw_end_loses_the_transaction(
+    backend: Backend, sql: str, expected: str, style: str
+) -> None:
     async with setting(backend) as at:
         kept = [1] if sql == "COMMIT" else []
 

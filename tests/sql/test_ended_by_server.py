@@ -28,7 +28,7 @@ DEADLOCK = 1213
 @with_mysql
 @pytest.mark.parametrize("by", ["execute", "execute_many", "statement", "savepoint"])
 @pytest.mark.parametrize("style", ["block", "begin", "raw"])
-async def test_a_deadlock(backend: Backend, by: str, style: str) -> None:
+async def test_a_deadlock_loses_the_transaction(backend: Backend, by: str, style: str) -> None:
     async with setting(backend) as at:
         await at.insert(1)
         await at.insert(2)
@@ -164,7 +164,9 @@ async def test_a_changed_record_under_snapshot_isolation(backend: Backend) -> No
 @with_mysql
 @pytest.mark.parametrize("fails", [False, True], ids=["done", "failed"])
 @pytest.mark.parametrize("style", ["block", "begin"])
-async def test_an_implicit_commit(backend: Backend, style: str, fails: bool) -> None:
+async def test_an_implicit_commit_loses_the_transaction(
+    backend: Backend, style: str, fails: bool
+) -> None:
     async with setting(backend) as at:
         created = at.table if fails else f"{at.table}_2"
 
@@ -196,7 +198,7 @@ async def test_an_implicit_commit(backend: Backend, style: str, fails: bool) -> 
 
 @with_sqlite
 @pytest.mark.parametrize("style", ["block", "begin", "raw"])
-async def test_an_automatic_rollback(backend: Backend, style: str) -> None:
+async def test_an_automatic_rollback_loses_the_transaction(backend: Backend, style: str) -> None:
     async with setting(backend) as at:
         await at.insert(1)
 
@@ -266,9 +268,7 @@ async def test_a_raw_commit_of_an_aborted_transaction(backend: Backend, name: st
 
 
 @pytest.mark.parametrize("name", ["execute", "fetch_all", "fetch_one", "fetch_val"])
-async def test_a_rollback_of_what_is_lost_gives_what_its_method_gives(
-    backend: Backend, name: str
-) -> None:
+async def test_a_rollback_after_a_loss_returns_as_usual(backend: Backend, name: str) -> None:
     async with setting(backend) as at:
         await at.db.begin()
         await at.insert(1)
@@ -282,7 +282,7 @@ async def test_a_rollback_of_what_is_lost_gives_what_its_method_gives(
 
 
 @with_postgresql
-async def test_prepare_transaction(backend: Backend) -> None:
+async def test_prepare_transaction_loses_the_transaction(backend: Backend) -> None:
     """It is neither committed nor rolled back."""
     async with setting(backend) as at:
         if not int(await at.watcher.db.fetch_val("show max_prepared_transactions")):

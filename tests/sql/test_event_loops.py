@@ -141,7 +141,7 @@ def test_a_loop_that_goes_down_rolls_back(backend: Backend) -> None:
         run(check)
 
 
-def test_a_loop_that_ends_with_a_transaction_of_its_main_task(backend: Backend) -> None:
+def test_a_transaction_of_the_main_task_ends_with_its_loop(backend: Backend) -> None:
     seen: list[Any] = []
     db = cenote.Database(backend.url)
 

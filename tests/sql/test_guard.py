@@ -430,7 +430,7 @@ async def test_cursors_end_with_the_block(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", ["psycopg"], indirect=True)
-async def test_a_transaction_that_is_left_too_late_undoes_nothing_of_another(
+async def test_a_transaction_left_too_late_undoes_no_other(
     backend: Backend,
 ) -> None:
     async with backend.database(max_size=1) as db, backend.table(db, "id int") as table:

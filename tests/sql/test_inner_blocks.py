@@ -207,7 +207,7 @@ async def test_an_inner_block_that_another_task_rolls_back(backend: Backend) -> 
         assert is_quiet(db)
 
 
-async def test_a_task_that_ends_in_an_inner_block_loses_the_transaction(backend: Backend) -> None:
+async def test_a_task_ending_in_an_inner_block_loses_the_transaction(backend: Backend) -> None:
     async with backend.database(max_size=1) as db, backend.table(db) as table:
         insert = f"insert into {table} values (?, 'y')"
         kept, go_on = [], asyncio.Event()
@@ -265,7 +265,7 @@ WAYS = [directly, by_gather, by_wait, by_wait_for, by_shield, by_another_task]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "later"])
-async def test_an_inner_block_that_awaits_one_that_waits_for_its_end(
+async def test_an_inner_block_awaiting_its_own_waiter_is_refused(
     backend: Backend, way: Callable[[Any], Any], late: bool
 ) -> None:
     async with backend.database(max_size=1) as db, backend.table(db) as table:
@@ -320,7 +320,7 @@ async def with_a_method_for_callback(tx: Any, task: "asyncio.Task[Any]") -> None
     [until_it_is_blocked, until_a_timeout, until_a_timeout_of_wait_for,
      until_a_timeout_of_another_task, with_a_callback, with_a_method_for_callback],
 )  # fmt: skip
-async def test_an_inner_block_that_goes_on_without_those_that_wait_for_its_end(
+async def test_an_inner_block_may_stop_awaiting_its_waiters(
     backend: Backend, way: Callable[[Any, Any], Any]
 ) -> None:
     async with backend.database(max_size=1) as db, backend.table(db) as table:
@@ -341,7 +341,7 @@ async def test_a_task_group_in_an_inner_block(backend: Backend) -> None:
         assert await tx.fetch_val("select 1") == 1
 
 
-async def test_cancelled_while_it_waits_for_the_end_of_an_inner_block(backend: Backend) -> None:
+async def test_a_waiter_for_an_inner_block_can_be_cancelled(backend: Backend) -> None:
     async with backend.database(max_size=1) as db, backend.table(db) as table:
         insert = f"insert into {table} values (?, 'y')"
         async with db.transaction() as tx:
@@ -358,7 +358,7 @@ async def test_cancelled_while_it_waits_for_the_end_of_an_inner_block(backend: B
         assert is_quiet(db)
 
 
-async def test_an_end_that_is_cancelled_while_it_waits_for_an_inner_block(
+async def test_an_end_cancelled_while_waiting_for_an_inner_block(
     backend: Backend,
 ) -> None:
     async with backend.database(max_size=1) as db, backend.table(db) as table:

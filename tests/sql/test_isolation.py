@@ -240,7 +240,7 @@ async def test_what_locks_a_table_is_let_go(backend: Backend) -> None:
 
 
 @with_server
-async def test_roles(backend: Backend) -> None:
+async def test_a_role_is_not_inherited_by_the_next_task(backend: Backend) -> None:
     name = f"r_{uuid4().hex[:8]}"
     query = "select current_role()" if backend.name == "mysql" else "select current_user"
     statements = [f"set role {name}"]
@@ -283,7 +283,7 @@ async def test_a_session_without_a_database_has_none_again(backend: Backend) -> 
 
 
 @with_mysql
-async def test_procedures_and_handlers(backend: Backend) -> None:
+async def test_procedures_and_handlers_leave_no_trace(backend: Backend) -> None:
     name = f"p_{uuid4().hex[:8]}"
     async with backend.database(max_size=1) as db, backend.table(db) as table:
         await db.execute(f"create procedure {name}() set @mine = 5")

@@ -17,7 +17,7 @@ from tests.support.held import ENDINGS, leave, loop_database_of
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 
-async def test_join(backend: Backend) -> None:
+async def test_tasks_join_a_transaction_by_its_handle(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         insert = f"insert into {table} values (?, 'a')"
 

@@ -38,7 +38,7 @@ pytestmark = [
 
 
 @with_server
-async def test_killed_while_idle(backend: Backend) -> None:
+async def test_a_session_killed_while_idle_is_replaced(backend: Backend) -> None:
     async with watching(backend) as watcher, backend.database(max_size=3) as db:
         before = await sessions(backend, db, 3)
         await watcher.kill(*before)
@@ -154,7 +154,9 @@ async def all_sessions(watcher: Any) -> set[int]:
 
 @with_server
 @pytest.mark.parametrize("swallowed", [False, True], ids=["raised", "swallowed"])
-async def test_killed_inside_connection(backend: Backend, swallowed: bool) -> None:
+async def test_a_session_killed_inside_connection_is_replaced(
+    backend: Backend, swallowed: bool
+) -> None:
     heard = Listener()
     async with watching(backend) as watcher, backend.database(max_size=1, strategy=heard) as db:
         with drivers_error():
@@ -207,7 +209,7 @@ async def test_no_second_task_meets_a_broken_connection(backend: Backend) -> Non
 
 
 @with_server
-async def test_unpooled_connections_recover(backend: Backend) -> None:
+async def test_an_unpooled_database_recovers_from_a_killed_session(backend: Backend) -> None:
     async with watching(backend) as watcher:
         for persistent in (False, True):
             async with backend.database(pooled=False, persistent=persistent) as db:

@@ -270,7 +270,7 @@ async def test_a_transaction_is_lost_first_and_the_session_then(backend: Backend
 
 
 @with_postgresql
-async def test_what_was_set_in_the_lost_transaction_is_undone_with_it(backend: Backend) -> None:
+async def test_settings_of_a_lost_transaction_are_undone_with_it(backend: Backend) -> None:
     async with backend.database(max_size=1) as db:
         with pytest.raises(cenote.TransactionLostError):  # noqa: PT012
             async with db.transaction():

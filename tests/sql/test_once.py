@@ -143,7 +143,9 @@ async def test_a_procedure_that_commits_and_raises(
         "call {s}_call('42804')",
     ],
 )
-async def test_without_parameters(backend: Backend, way: str, text: str) -> None:
+async def test_statements_without_parameters_run_once(
+    backend: Backend, way: str, text: str
+) -> None:
     async with counting(backend) as counted, backend.database(max_size=2) as db:
         for _ in range(3):
             error = await outcome(WAYS[way](db, text.format(s=counted.name), None))
@@ -153,7 +155,7 @@ async def test_without_parameters(backend: Backend, way: str, text: str) -> None
             await db.release()
 
 
-async def test_several_statements(backend: Backend) -> None:
+async def test_several_statements_in_one_text_run_once(backend: Backend) -> None:
     async with counting(backend) as counted, backend.database(max_size=2) as db:
         for end in ("select nosuch()", "execute nosuch", f"select {counted.name}_fail('42804')"):
             text = f"begin; select nextval('{counted.name}'); commit; {end}"

@@ -220,7 +220,7 @@ def test_casts_assignments_and_slices_are_no_placeholders(dialect: Dialect, text
     assert template.native
 
 
-def test_with_a_list_names_are_left_alone_and_the_other_way_round() -> None:
+def test_names_and_marks_do_not_convert_each_other() -> None:
     assert by_list("a[:x] = ?").text == "a[:x] = $1"
     assert by_name("a ? :x").text == "a ? $1"
 
@@ -416,7 +416,9 @@ def test_what_only_looks_like_a_percent_sign_is_no_mixture(text: str) -> None:
         (SQLITE, "qmark", ":a :b :c :d :e :f", "6 placeholders (:a, :b, :c, :d, :e, ...)"),
     ],
 )
-def test_placeholders_in_words(dialect: Dialect, style: Style, text: str, expected: str) -> None:
+def test_placeholders_are_described_in_words(
+    dialect: Dialect, style: Style, text: str, expected: str
+) -> None:
     assert describe_placeholders(text, dialect, style) == expected
 
 

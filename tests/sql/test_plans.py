@@ -155,7 +155,7 @@ async def test_plain_texts_are_kept(backend: Backend) -> None:
         "table t",
     ],
 )
-def test_what_is_kept(text: str) -> None:
+def test_plans_of_plain_texts_are_kept(text: str) -> None:
     assert keeps(text)
 
 
@@ -186,7 +186,7 @@ def test_what_is_not_kept(text: str) -> None:
 
 
 @with_postgresql
-async def test_digits_with_blanks_between_them_are_read_as_the_session_says(
+async def test_separated_digits_are_read_as_the_session_says(
     backend: Backend,
 ) -> None:
     text = "select (date '08 01 99')::text"
@@ -200,9 +200,7 @@ async def test_digits_with_blanks_between_them_are_read_as_the_session_says(
 
 @pytest.mark.parametrize("backend", ["asyncpg"], indirect=True)
 @pytest.mark.parametrize("name", ["execute", "fetch_all", "fetch_one", "fetch_val"])
-async def test_a_change_of_the_schema_is_noticed_however_it_is_made(
-    backend: Backend, name: str
-) -> None:
+async def test_any_change_of_the_schema_is_noticed(backend: Backend, name: str) -> None:
     function = "create function {0}(a {1}) returns text language sql as $$ select '{1}' $$"
     made, asked = f"f_{uuid4().hex[:12]}", f"d_{uuid4().hex[:12]}"
     async with backend.database(max_size=1) as db:

@@ -13,7 +13,7 @@ from tests.support.held import session_number, sessions_end
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
 
-async def test_max_uses(backend: Backend) -> None:
+async def test_max_uses_replaces_a_used_connection(backend: Backend) -> None:
     async with backend.database(max_size=1, max_uses=2) as db:
         raws = []
         for _ in range(3):

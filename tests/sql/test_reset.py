@@ -23,7 +23,7 @@ RESET_TRIPS = {"asyncpg": 1, "psycopg": 1, "mysql": 3}  # mysql: also its databa
 # -- when there is a reset -----------------------------------------------------------------------
 
 
-async def test_reset_never(backend: Backend) -> None:
+async def test_reset_never_keeps_what_was_set(backend: Backend) -> None:
     touch, query = backend.touches[1]
     greeted: list[Any] = []
     async with (
@@ -44,7 +44,7 @@ async def test_reset_never(backend: Backend) -> None:
         assert db.pool.stats().created == 1
 
 
-async def test_reset_always(backend: Backend) -> None:
+async def test_reset_always_resets_untouched_connections(backend: Backend) -> None:
     greeted: list[Any] = []
     async with backend.database(max_size=1, reset="always", on_connect=greeted.append) as db:
         for count in range(3):

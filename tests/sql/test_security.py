@@ -122,7 +122,7 @@ async def test_a_wrong_authority_is_refused(encrypted: Backend, tmp_path: Any) -
 
 
 @pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "mysql"], indirect=True)
-async def test_tls_that_the_server_does_not_have_is_not_done_without(backend: Backend) -> None:
+async def test_a_server_without_tls_is_refused_when_required(backend: Backend) -> None:
     db = cenote.Database(f"{backend.url}?sslmode=require", max_size=1)
     with pytest.raises(Exception, match=r"(?i)ssl|tls"):
         await db.fetch_val("select 1")

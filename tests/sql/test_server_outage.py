@@ -225,7 +225,7 @@ async def test_who_asked_for_read_only_is_not_demoted(own: Backend) -> None:
 
 
 @with_postgresql
-async def test_who_asked_for_read_only_by_a_statement_is_not_demoted(backend: Backend) -> None:
+async def test_read_only_by_a_statement_is_no_demotion(backend: Backend) -> None:
     async with backend.database(min_size=2) as db, backend.table(db) as table:
         insert = f"insert into {table} values (1, 'a')"
         await db.open()

@@ -62,7 +62,7 @@ async def test_an_update_of_the_settings(backend: Backend) -> None:
 
 
 @with_postgresql
-async def test_strings_with_backslashes(backend: Backend) -> None:
+async def test_strings_with_backslashes_hide_no_setting(backend: Backend) -> None:
     """As they are read with standard_conforming_strings = off."""
     url = f"{backend.url}?options=-c%20standard_conforming_strings%3Doff"
     async with backend.database(url, max_size=1) as db:

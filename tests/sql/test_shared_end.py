@@ -152,7 +152,7 @@ async def test_a_stream_in_mid_fetch_ends_with_the_transaction(backend: Backend,
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "asyncpg", "psycopg"], indirect=True)
-async def test_a_stream_that_waits_for_its_turn_ends_with_the_transaction(
+async def test_a_stream_waiting_in_turn_ends_with_the_transaction(
     backend: Backend,
 ) -> None:
     """Where other statements run beside it: its turn comes before that of the COMMIT."""
@@ -221,7 +221,7 @@ async def test_a_statement_ends_with_the_transaction(backend: Backend, end: str,
         assert is_quiet(db)
 
 
-async def test_a_statement_that_waits_for_its_turn_writes_nothing_after_the_end(
+async def test_a_statement_waiting_in_turn_writes_nothing_after_the_end(
     backend: Backend,
 ) -> None:
     gate = Gate(backend)

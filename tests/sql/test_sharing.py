@@ -200,7 +200,7 @@ async def test_the_owner_ends_while_another_is_in_mid_statement(
         assert await db.fetch_val(f"select name from {table}") == "a"
 
 
-async def test_a_commit_that_is_cancelled_while_it_waits_for_its_turn(backend: Backend) -> None:
+async def test_a_commit_cancelled_while_it_waits_in_turn(backend: Backend) -> None:
     gate = Gate(backend)
     async with gate.database() as (db, table):
 
@@ -227,7 +227,7 @@ async def test_a_commit_that_is_cancelled_while_it_waits_for_its_turn(backend: B
         assert [tuple(row) for row in rows] == [(1, "a"), (3, "c")]
 
 
-async def test_the_end_of_a_savepoint_that_is_cancelled_loses_the_transaction(
+async def test_a_cancelled_end_of_a_savepoint_loses_the_transaction(
     backend: Backend,
 ) -> None:
     gate = Gate(backend)

@@ -68,7 +68,9 @@ async def test_databases_in_memory_are_private() -> None:
     await two.close()
 
 
-async def test_sqlite_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sqlite_paths_are_read_from_the_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     strange = "my ?#%25@&=ä file.db"
     for url, path in (
@@ -113,7 +115,7 @@ async def test_sqlite_that_only_reads(tmp_path: Path) -> None:
     await writer.close()
 
 
-async def test_sqlite_defaults(tmp_path: Path) -> None:
+async def test_sqlite_connections_have_safe_defaults(tmp_path: Path) -> None:
     async def shown(options: str, query: str, **more: Any) -> Any:
         db = cenote.Database(f"sqlite:///{tmp_path}/a.db{options}", **more)
         try:

@@ -98,7 +98,7 @@ async def test_the_end_of_a_task(backend: Backend, what: str) -> None:
             assert db.pool.stats().created == 1
 
 
-async def test_a_transaction_ends_with_its_task_and_not_with_its_handle(backend: Backend) -> None:
+async def test_a_transaction_ends_with_its_task_not_its_handle(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         for ending in ENDINGS:
             kept: list[Any] = []
@@ -185,7 +185,7 @@ async def test_a_stream_outlives_its_task(backend: Backend) -> None:
             await stream.aclose()
 
 
-async def test_statements_of_dead_tasks_do_not_pile_up_on_the_server(backend: Backend) -> None:
+async def test_statements_of_dead_tasks_do_not_pile_up(backend: Backend) -> None:
     if backend.embedded:
         return
     async with backend.database(max_size=1, statement_cache_size=0) as db:
@@ -352,7 +352,7 @@ async def test_wait_for_begin_and_for_whole_blocks(backend: Backend) -> None:
         assert db.pool.active_count == 0
 
 
-async def test_a_task_with_its_own_transaction_that_is_awaited_in_wait_for(
+async def test_wait_for_awaits_a_task_with_its_own_transaction(
     backend: Backend,
 ) -> None:
     """Started before, and only later awaited so: it goes on in its own transaction."""
@@ -379,7 +379,7 @@ async def test_a_task_with_its_own_transaction_that_is_awaited_in_wait_for(
         assert db.pool.active_count == 0
 
 
-async def test_a_task_that_is_given_to_wait_for_has_its_own_session(backend: Backend) -> None:
+async def test_a_task_given_to_wait_for_has_its_session(backend: Backend) -> None:
     async with backend.database(max_size=1) as db:
         for touch, look in backend.touches:
             before = await asyncio.create_task(db.fetch_val(look))
@@ -396,7 +396,7 @@ async def test_a_task_that_is_given_to_wait_for_has_its_own_session(backend: Bac
             assert db.bound_connection is None
 
 
-async def test_a_task_that_is_given_to_wait_for_leaves_no_transaction(backend: Backend) -> None:
+async def test_a_task_given_to_wait_for_leaves_no_transaction(backend: Backend) -> None:
     async with backend.database(max_size=1) as db, backend.table(db) as table:
 
         async def dies() -> None:
@@ -528,7 +528,7 @@ async def test_shield_starts_a_task(backend: Backend) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are of Python 3.12")
-async def test_eager_tasks(backend: Backend) -> None:
+async def test_eager_tasks_have_their_own_sessions(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         count = f"select count(*) from {table}"
         loop = asyncio.get_running_loop()
@@ -562,7 +562,7 @@ async def test_eager_tasks(backend: Backend) -> None:
             loop.set_task_factory(None)
 
 
-async def test_without_a_task(backend: Backend) -> None:
+async def test_a_callback_without_a_task_cannot_begin(backend: Backend) -> None:
     async with backend.database() as db:
         await db.fetch_val("select 1")
         loop = asyncio.get_running_loop()

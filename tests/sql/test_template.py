@@ -140,7 +140,7 @@ async def test_extreme_options_are_accepted(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("url", ["oracle://h/d", "http://h/d", "postgresql+pg8000://h/d", "x://"])
-def test_an_unknown_scheme(url: str) -> None:
+def test_an_unknown_scheme_is_named(url: str) -> None:
     scheme = url.partition(":")[0]
     with pytest.raises(ValueError, match=f"unknown scheme '{re.escape(scheme)}'.*known.*sqlite"):
         cenote.Database(url)
@@ -154,7 +154,7 @@ def test_an_unknown_scheme(url: str) -> None:
         ("asyncmy", "mysql://u:hunter2@h/d", "mysql"),
     ],
 )
-def test_a_missing_driver(
+def test_a_missing_driver_is_named(
     package: str, url: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -286,7 +286,7 @@ async def test_mysql_on_a_socket(backend: Backend) -> None:
 
 
 @with_server
-async def test_sslmode(backend: Backend) -> None:
+async def test_sslmode_of_the_url_is_obeyed(backend: Backend) -> None:
     """The servers of the tests have no TLS."""
     lenient = ["disable"] if backend.name == "mysql" else ["disable", "allow", "prefer"]
     for mode in lenient:

@@ -64,7 +64,7 @@ def hosts(*pairs: tuple[str, int | None]) -> tuple[tuple[str, int | None], ...]:
                                        "hosts": hosts(("h", None)), "database": "d"}),
     ],
 )  # fmt: skip
-def test_parts(url: str, expected: dict[str, Any]) -> None:
+def test_the_parts_of_a_url_are_read(url: str, expected: dict[str, Any]) -> None:
     target = parse(url)
     nothing = {"hosts": (), "user": None, "database": "", "options": {}}
     for name, value in {"scheme": url.partition(":")[0], **nothing, **expected}.items():
@@ -124,7 +124,7 @@ def test_nobody_is_shown_the_password(padding: str, as_option: bool) -> None:
     assert target.label == "postgresql://db.example:5432/shop"
 
 
-def test_labels() -> None:
+def test_the_label_of_a_url_shows_no_secret() -> None:
     assert parse("sqlite:////tmp/a.db?mode=ro").label == "sqlite:////tmp/a.db"
     assert parse("postgresql://u@h/d").masked == "postgresql://u@h/d"
     assert parse("postgresql://:x@h/d").masked == "postgresql://:***@h/d"

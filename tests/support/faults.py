@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
@@ -13,6 +14,9 @@ import cenote
 from cenote.sql.per_loop import JUST_NOW
 from tests.support.backends import WAIT, Backend
 from tests.support.kit import outcome as outcome
+
+# How often a test repeats what depends on chance: more in `make check` and at night.
+FACTOR = int(os.environ.get("CENOTE_FACTOR", "1"))
 
 # SQLite has no server: nothing there can be killed, reset or demoted.
 with_server = pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "mysql"], indirect=True)
