@@ -766,3 +766,32 @@ def test_a_newcomer_without_room_gets_what_came_back_meanwhile_as_a_waiter() -> 
         destructor="async",
         max_size=2,
     )
+
+
+def test_a_place_of_a_recovery_is_free_before_the_destructor_is_done() -> None:
+    both = [("acquire", 0, False, False)] * 2 + [("release", 0, True, False)] * 2
+    replay(
+        SyncFactory,
+        lambda run: run.crowd(number=2, in_block=False),
+        lambda run: run.retire(),
+        lambda run: run.at_once(both),
+        lambda run: run.switch("RECOVERING"),
+        lambda run: run.destructor_ends(index=0, succeeds=False),
+        lambda run: run.destructor_ends(index=0, succeeds=False),
+        lambda run: run.discard(index=0),  # there is room for the second waiter, and now a place
+        lambda run: run.acquire(timeout=None, in_block=False),
+        destructor="async",
+        max_size=2,
+    )
+
+
+def test_what_was_made_in_vain_is_replaced_before_the_destructor_is_done() -> None:
+    replay(
+        AsyncFactory,
+        lambda run: run.acquire(timeout=None, in_block=False),
+        lambda run: run.retire(),  # what the factory makes is of the generation before
+        lambda run: run.resize(max_size=2),
+        lambda run: run.factory_ends(index=0, succeeds=True),
+        lambda run: run.acquire(timeout=None, in_block=False),
+        destructor="async",
+    )

@@ -466,7 +466,9 @@ class Model:
     def destroy(self, thing: Thing) -> None:
         self.alive.remove(thing)
         self.destroying.append(thing)
-        if self.options.destructor != "async":
+        if self.options.destructor == "async":
+            self.serve()  # its place in a recovery is free, and what was made for a waiter is gone
+        else:
             self.destroyed(thing)
 
     def destroy_idle(self, rests: list[Rest]) -> None:

@@ -32,7 +32,12 @@ class Destructions:
     def destroy(self, slot: Slot, reason: DestroyReason) -> Operation:
         """Call the destructor of a reserved slot, which is free when that is done."""
         self._engine.core.retire(slot)
-        return self.call(slot.resource, reason, slot)
+        operation = self.call(slot.resource, reason, slot)
+        if not operation.done:
+            # Its place in the recovery is free, and what it was made for is missing, long before an
+            # async destructor is done.
+            self._engine.advance()
+        return operation
 
     def destroy_idle(self, reason: DestroyReason, slots: Iterable[Slot]) -> Operation:
         """Destroy all of these that are idle, whatever their destructors do."""
