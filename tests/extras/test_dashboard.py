@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 import cenote
-from cenote.extras.dashboard import Dashboard, app, asgi, history, text
+from cenote.extras.dashboard import Dashboard, asgi, history, text
 from cenote.extras.dashboard import collector as collecting
 from cenote.extras.dashboard.tiles import Tiles
 from cenote.observe import SlotView
@@ -23,6 +23,7 @@ from tests.support.clock import advance, settle
 from tests.support.kit import Gate, Thing, line
 from tests.support.viewer import AGAIN, TOKEN, Viewer, ask, press, scope, until, watching
 
+app = cenote.dashboard.app
 IDLE, ACTIVE, CREATING, HOOK, DESTROYING = range(5)
 
 

@@ -1,1 +1,1 @@
-"""What watches: the dashboard and the exporters. Nothing of cenote needs them."""
+"""The dashboard, the exporters and the ASGI helpers. Nothing else in cenote imports them."""

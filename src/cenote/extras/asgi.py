@@ -1,4 +1,4 @@
-"""For Starlette, FastAPI and other ASGI frameworks: a lifespan, and whether the program is ready.
+"""A lifespan and a readiness check for Starlette, FastAPI and other ASGI frameworks.
 
 app = Starlette(lifespan=lifespan(db, drain=5), routes=[Route("/ready", readiness(db))])
 """
@@ -28,8 +28,15 @@ Send = Callable[[Message], Awaitable[None]]
 def lifespan(
     *targets: Target, drain: float | None = None
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Open these, in this order, when the application starts; close them, the last one first, when
-    it ends. `drain`: seconds for what is out to come back."""
+    """Return a lifespan that opens pools and databases and closes them in reverse order.
+
+    Args:
+        targets: The pools and databases, in the order in which they are opened.
+        drain: Seconds that holders have to return what they hold; None does not wait.
+
+    Raises:
+        TypeError: A target is neither a pool nor a database.
+    """
     _check(targets)
     options.optional_duration("drain", drain)
 
@@ -54,11 +61,18 @@ async def _close(target: Target, drain: float | None) -> None:
 
 
 def readiness(*targets: Target, max_waiting: int | None = None, details: bool = True) -> Readiness:
-    """An ASGI application that answers 200 or 503, for `Route(path, readiness(db))`.
+    """Return an ASGI application that answers 200 or 503, for `Route(path, readiness(db))`.
 
-    It never takes a connection. Not ready: closed or being closed, the breaker open, or more than
-    `max_waiting` acquires waiting. The answer shows the counts of each, and its name if you gave it
-    one; with `details=False` nothing but the verdict.
+    A target is not ready if it is closed or draining, if its breaker is open, or if more than
+    `max_waiting` acquires are waiting. The check never acquires a connection.
+
+    Args:
+        targets: The pools and databases to check.
+        max_waiting: The largest number of waiting acquires; None for no limit.
+        details: Whether the answer has the counts of each target, and its name if you gave it one.
+
+    Raises:
+        TypeError: A target is neither a pool nor a database.
     """
     _check(targets)
     options.optional_whole("max_waiting", max_waiting, least=0)
@@ -66,7 +80,7 @@ def readiness(*targets: Target, max_waiting: int | None = None, details: bool = 
 
 
 class Readiness:
-    """What `readiness()` returns."""
+    """The ASGI application that `readiness()` returns."""
 
     def __init__(self, targets: tuple[Target, ...], max_waiting: int | None, details: bool) -> None:
         self._targets = targets
@@ -84,7 +98,7 @@ class Readiness:
         await _answer(send, status, body, head=method == "HEAD")
 
     def look(self) -> tuple[int, dict[str, Any]]:
-        """The status and what is shown, in the running loop."""
+        """Return the HTTP status and the body, for the running loop."""
         reports = [self._report(target) for target in self._targets]
         ready = all(report["ready"] for report in reports)
         shown: dict[str, Any] = {"ready": ready}
@@ -94,7 +108,7 @@ class Readiness:
 
     def _report(self, target: Target) -> dict[str, Any]:
         pool = _pool_of(target)
-        if pool is None:  # a database that nobody has used here, or that is closed
+        if pool is None:  # a database that was not used in this loop, or is closed
             phase_here = "closed" if target.closed else "new"
             return {"name": _name_of(target), "ready": not target.closed, "phase": phase_here}
         phase = phase_of(pool)
@@ -124,9 +138,12 @@ def _pool_of(target: Target) -> Pool[Any] | None:
 
 
 def _lets_pass(pool: Pool[Any]) -> bool:
-    """An open breaker that would let the next acquire try counts as ready: it is asked only when
-    an acquire comes, and none would come to a program that says it is not ready. So does one that
-    does not tell when it would; `should_recover()` itself is for acquires alone."""
+    """Return whether the breaker would let the next acquire pass.
+
+    An open breaker counts as ready once it would probe: it does so only when an acquire comes,
+    and none comes to a program that is not ready. A strategy without `retry_after()` counts as
+    ready, too, because only acquires may call `should_recover()`.
+    """
     if pool.state is not CircuitState.INACTIVE:
         return True
     ask = getattr(pool.strategy, "retry_after", None)

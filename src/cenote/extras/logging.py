@@ -1,9 +1,9 @@
-"""Log lines for what pools do not log by themselves.
+"""Log lines for events that pools do not log by themselves.
 
     attach(pool, db)    # these; without arguments all pools of the process
 
 Every line of cenote comes from the logger `cenote`, and those about a pool have fields for
-structured logs, see `FIELDS`. What looks like credentials in an error is masked in every line.
+structured logs, see `FIELDS`. Credentials in an error are masked in every line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..pool import Pool
 from .tracking import PoolTracker, Target
 
 KINDS: Final = tuple(EventKind)
-# Not what happens with every acquire, and not what the pool logs by itself.
+# Without the events of every acquire, and without those that the pool logs by itself.
 DEFAULT: Final = (
     EventKind.OPENED, EventKind.CLOSED, EventKind.CREATED, EventKind.DESTROYED, EventKind.TIMEOUT,
     EventKind.CANCELLED, EventKind.REJECTED, EventKind.CHECK_FAILED,
@@ -37,7 +37,18 @@ def attach(
     kinds: Iterable[str] = DEFAULT,
     logger: logging.Logger = cenote_logger,
 ) -> Callable[[], None]:
-    """Log these events of these pools and databases; returns the function that ends it."""
+    """Log events of pools and databases; return the function that stops it.
+
+    Args:
+        targets: The pools and databases; all pools of the process if there are none.
+        level: The level of the lines.
+        kinds: The kinds of events to log.
+        logger: The logger that gets the lines.
+
+    Raises:
+        TypeError: A target is neither a pool nor a database.
+        ValueError: A kind is unknown.
+    """
     wanted = frozenset([kinds] if isinstance(kinds, str) else kinds)
     if unknown := wanted.difference(KINDS):
         raise ValueError(f"kinds must be of {', '.join(KINDS)}, not {', '.join(sorted(unknown))}")
@@ -60,7 +71,7 @@ def attach(
 
 
 def sentence(event: observe.PoolEvent, name: str) -> str:
-    """The event as one line for people."""
+    """Return the event as one line of text."""
     parts = [f"pool {name!r}: {event.kind}"]
     if event.reason is not None:
         parts.append(f"({event.reason})")
@@ -74,8 +85,10 @@ def sentence(event: observe.PoolEvent, name: str) -> str:
 
 
 def fields(event: observe.PoolEvent, name: str) -> dict[str, Any]:
-    """The same for machines, by the names of `FIELDS` without their prefix: nothing but strings,
-    numbers and None."""
+    """Return the event as values for structured logs: strings, numbers and None.
+
+    The keys are those of `FIELDS`, without the prefix.
+    """
     return {
         "pool": name,
         "event": str(event.kind),

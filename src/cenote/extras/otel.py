@@ -1,4 +1,4 @@
-"""For OpenTelemetry: the metrics of connection pools, and spans, by its semantic conventions.
+"""Metrics and spans for OpenTelemetry, by its semantic conventions for connection pools.
 
     instrument(db, spans=["statement", "acquire"])    # without arguments all pools of the process
 
@@ -53,10 +53,19 @@ def instrument(
     spans: Iterable[str] = (),
     query_text: bool = False,
 ) -> Instrumentation:
-    """Measure these pools and databases, or all of the process if none is given.
+    """Measure pools and databases until the result is closed.
 
-    `spans`: of "acquire", "create" and "statement"; none unless asked for. `query_text`: put the
-    text of a statement into its span; parameters are never in it, but literals may be.
+    Args:
+        targets: The pools and databases; all pools of the process if there are none.
+        meter_provider: The provider of the meter; None for the global one.
+        tracer_provider: The provider of the tracer; None for the global one.
+        spans: The spans to make, of "acquire", "create" and "statement".
+        query_text: Whether a span has the text of its statement. Parameters are never in it, but
+            literals may be.
+
+    Raises:
+        TypeError: A target is neither a pool nor a database.
+        ValueError: A span is unknown.
     """
     wanted = frozenset([spans] if isinstance(spans, str) else spans)
     if unknown := wanted.difference(SPANS):
@@ -70,7 +79,7 @@ def instrument(
 
 
 class Instrumentation:
-    """What `instrument()` began; `close()` ends it."""
+    """The running instrumentation that `instrument()` returns."""
 
     def __init__(
         self, targets: tuple[Target, ...], meter: metrics.Meter, tracing: Tracing | None
@@ -101,14 +110,14 @@ class Instrumentation:
             up_down("db.client.connection.max", [self._idle_max], "{connection}",
                     "The maximum number of open connections allowed."),
             up_down("db.client.connection.pending_requests", [self._pending], "{request}",
-                    "The number of acquires that wait."),
+                    "The number of acquires that are waiting."),
             meter.create_observable_counter(
                 "db.client.connection.timeouts", [self._timeouts], "{timeout}",
-                "The number of acquires that got no connection in time."),
+                "The number of acquires that timed out."),
         ]  # fmt: skip
 
     def close(self) -> None:
-        """Measure nothing any more. What an API has no way to take back observes nothing."""
+        """Stop measuring. Instruments that the API cannot remove report no values."""
         self._record()
         for pool, watch in self._tracker.close():
             observe.unsubscribe(pool, watch.hear)
@@ -158,7 +167,7 @@ class Instrumentation:
         return self._sum(lambda pool: pool.stats().timeouts)
 
     def _sum(self, number: Callable[[Pool[Any]], int]) -> Iterator[Observation]:
-        """Pools of the same name are added up: a name is one point."""
+        """Return one observation for each name; pools of the same name are added up."""
         tally: Tally[str] = Tally()
         for pool, watch in self._tracker.living():
             tally[watch.name] += number(pool)
@@ -166,7 +175,7 @@ class Instrumentation:
 
 
 class Watch:
-    """The durations of one pool that were not recorded yet."""
+    """The durations of one pool that were not recorded yet, in queues."""
 
     __slots__ = ("_attributes", "_create", "_uses", "_waits", "hear", "name")
 
@@ -181,7 +190,7 @@ class Watch:
         self.hear: Callable[[Any], None] = self._subscriber()
 
     def record(self, keep: int = 0) -> None:
-        """All but so many, in whichever thread; each duration once."""
+        """Record all durations but the last `keep`, each once; it may run in any thread."""
         for queue, histogram in (self._waits, self._uses):
             for _ in range(len(queue) - keep):
                 try:
@@ -201,7 +210,7 @@ class Watch:
                 note_wait(event.duration)
             elif kind == released:
                 note_use(event.duration)
-                if len(uses) > KEPT:  # nobody collects, or too rarely
+                if len(uses) > KEPT:  # no reader collects, or too rarely
                     self.record(KEPT)
             elif kind == EventKind.CREATED:
                 self._create.record(event.duration, self._attributes)
@@ -212,7 +221,7 @@ class Watch:
 
 
 class Tracing:
-    """Makes the spans."""
+    """Makes the spans of acquires, creations and statements."""
 
     def __init__(self, tracer: trace.Tracer, wanted: frozenset[str], query_text: bool) -> None:
         self._tracer = tracer
@@ -262,7 +271,7 @@ class Tracing:
     def subscriber(
         self, pool: Pool[Any], name: str, then: Callable[[Any], None]
     ) -> Callable[[Any], None]:
-        """Spans are made when something is over, with the times that the event tells."""
+        """Return a subscriber that makes a span at the end of each step, from its event."""
         database = database_of(pool)
         attributes: Attributes = {} if database is None else describe(database)
         attributes[POOL_NAME] = name
@@ -281,7 +290,7 @@ class Tracing:
             elif acquires and kind == EventKind.TIMEOUT:
                 self._over("cenote.acquire", event, attributes, waiters.find(event.task))
             elif creates and kind == EventKind.CREATED:
-                # Creations belong to the pool: whichever task waits now is not their parent.
+                # A creation belongs to the pool: a task that waits is not its parent.
                 self._over("cenote.create", event, attributes, context.Context())
 
         return hear
@@ -321,7 +330,7 @@ class Waiters:
 
 
 def describe(database: Database) -> Attributes:
-    """Whom a database talks to; no user, and no password."""
+    """Return the attributes of the server of a database, without user and password."""
     address = address_of(database)
     found: Attributes = {"db.system.name": address.system}
     if address.database:
@@ -335,7 +344,7 @@ def describe(database: Database) -> Attributes:
 
 
 def fail(span: Span, error: BaseException | None) -> None:
-    """Without the message: it may show what is in the database."""
+    """Mark the span as failed, without the message, which may show data."""
     if error is None:
         return
     code = status_code(error)
@@ -350,7 +359,7 @@ def fail(span: Span, error: BaseException | None) -> None:
 
 
 def status_code(error: BaseException) -> str | None:
-    """What the database says by itself: MySQL's number, SQLite's result code, or else SQLSTATE."""
+    """Return the code of the database: MySQL's number, SQLite's result code, or SQLSTATE."""
     number = getattr(error, "sqlite_errorcode", None)
     if any(base.__name__ == "MySQLError" for base in type(error).__mro__):
         number = error.args[0] if error.args else None

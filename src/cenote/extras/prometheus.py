@@ -1,9 +1,9 @@
-"""For prometheus_client: a collector of pools and databases.
+"""A collector for prometheus_client.
 
     Collector(db, pool)    # these, in the default registry; without arguments all of the process
 
-What is counted anyway is read when Prometheus asks. Durations come from a subscriber, which only
-counts into lists: no label is looked up, and no lock taken, for an event.
+Counts are read from the pool when Prometheus scrapes. Durations come from a subscriber, which
+only counts into lists: it looks up no label and takes no lock.
 """
 
 from __future__ import annotations
@@ -41,32 +41,39 @@ BUCKETS: Final = (
 # Name without the prefix, help, and the label besides `pool`.
 GAUGES: Final = (
     ("resources", "Resources of the pool, by state.", "state"),
-    ("waiting", "Acquires that wait.", None),
-    ("min_size", "Resources that the pool keeps.", None),
-    ("max_size", "Resources that the pool may have.", None),
-    ("circuit_state", "1 for the state in which the circuit breaker is.", "state"),
+    ("waiting", "Acquires that are waiting.", None),
+    ("min_size", "Resources that the pool keeps open, min_size.", None),
+    ("max_size", "The largest number of resources, max_size.", None),
+    ("circuit_state", "1 for the current state of the circuit breaker.", "state"),
 )
 COUNTERS: Final = (
     ("acquired", "Resources that were handed out.", None),
-    ("released", "Resources that came back, discarded ones included.", None),
+    ("released", "Resources that were returned, discarded ones included.", None),
     ("created", "Resources that the factory made.", None),
     ("destroyed", "Resources that were destroyed, by cause.", "reason"),
-    ("timeouts", "Acquires that got nothing in time.", None),
-    ("cancelled", "Acquires that were cancelled while they waited.", None),
-    ("rejected", "Resources that a before_acquire or before_release hook refused.", None),
+    ("timeouts", "Acquires that timed out.", None),
+    ("cancelled", "Acquires that were cancelled while waiting.", None),
+    ("rejected", "Resources that before_acquire or before_release rejected.", None),
     ("circuit_transitions", "Changes of the circuit breaker, by new state.", "state"),
 )
 HISTOGRAMS: Final = (
-    ("wait_seconds", "From the call of acquire to the resource.", "waits"),
-    ("hold_seconds", "From handing out a resource to its return.", "holds"),
-    ("create_seconds", "What the factory took.", "creates"),
+    ("wait_seconds", "Time from the call of acquire to the resource.", "waits"),
+    ("hold_seconds", "Time from handing out a resource to its return.", "holds"),
+    ("create_seconds", "Time that the factory took.", "creates"),
 )
 
 
 class Collector:
-    """Collects from these pools and databases, or from all of the process if none is given.
+    """Collects the metrics of pools and databases. Pools of the same name are added up.
 
-    `registry=None`: register it yourself. Pools of the same name are added up.
+    Args:
+        targets: The pools and databases; all pools of the process if there are none.
+        registry: The registry to join; with None, register the collector yourself.
+        buckets: The upper bounds of the histograms, in seconds, rising.
+
+    Raises:
+        TypeError: A target is neither a pool nor a database.
+        ValueError: The buckets are not finite and rising.
     """
 
     def __init__(
@@ -87,7 +94,7 @@ class Collector:
                 raise
 
     def close(self) -> None:
-        """Leave the registry, and stop listening."""
+        """Leave the registry and unsubscribe from all pools."""
         registry, self._registry = self._registry, None
         if registry is not None:
             registry.unregister(self)
@@ -95,7 +102,7 @@ class Collector:
             observe.unsubscribe(pool, watch.hear)
 
     def describe(self) -> Iterator[Metric]:
-        """The names, for the registry."""
+        """Return the metrics without values, which the registry asks for."""
         return self._families({})
 
     def collect(self) -> Iterator[Metric]:
@@ -171,7 +178,7 @@ class Row:
 
 
 class Watch:
-    """What is heard of one pool."""
+    """What the collector has counted of one pool."""
 
     __slots__ = ("changes", "create_time", "creates", "hear", "held_before", "holds", "name",
                  "waited_before", "waits")  # fmt: skip
@@ -179,7 +186,7 @@ class Watch:
     def __init__(self, pool: Pool[Any], name: str, bounds: list[float]) -> None:
         stats = pool.stats()
         self.name: str = name
-        self.waited_before: float = stats.wait_time  # what was not heard
+        self.waited_before: float = stats.wait_time  # what came before the subscription
         self.held_before: float = stats.hold_time
         self.waits: list[int] = [0] * (len(bounds) + 1)
         self.holds: list[int] = [0] * (len(bounds) + 1)
@@ -189,7 +196,7 @@ class Watch:
         self.hear: Callable[[Any], None] = self._subscriber(bounds)
 
     def _subscriber(self, bounds: list[float]) -> Callable[[Any], None]:
-        """On the way of every acquire: a function with cells is what costs least."""
+        """Return the subscriber; a closure is the fastest, and it runs for every acquire."""
         waits, holds, find, least = self.waits, self.holds, bisect_left, bounds[0]
         acquired, released = EventKind.ACQUIRED, EventKind.RELEASED
 

@@ -1,4 +1,4 @@
-"""What a statement is about, in a few words: `SELECT songs artists`.
+"""A short summary of a statement: `SELECT songs artists`.
 
 That is the `db.query.summary` of the OpenTelemetry conventions: operations and tables in the order
 of the text, as they are written there. Subqueries are not looked into.
@@ -32,7 +32,7 @@ Item = tuple[str, str, bool]  # kind, text, and whether a comma stands before it
 
 @lru_cache(maxsize=1024)
 def summarize(text: str, dialect: Dialect) -> str:
-    """Empty, if there is nothing to say."""
+    """Return operations and tables of a statement, in their order; empty if there are none."""
     parts: list[str] = []
     depth = 0  # of parentheses
     before = ";"  # the item before this one, words in upper case
@@ -68,7 +68,7 @@ def summarize(text: str, dialect: Dialect) -> str:
 
 
 def _items(text: str, dialect: Dialect) -> Iterator[Item]:
-    """All tokens but comments. What is neither a word nor a name shows nothing of itself."""
+    """Yield all tokens but comments; literals appear as empty symbols."""
     last = 0
     for kind, start, end in islice(tokens(text, dialect), LOOKED_AT):
         comma = "," in text[last:start]
@@ -80,14 +80,14 @@ def _items(text: str, dialect: Dialect) -> Iterator[Item]:
 
 
 def _operates(word: str, before: str, following: list[Item]) -> bool:
-    """Whether an operation begins with this word; FOR UPDATE is none, nor is replace(...)."""
+    """Return whether an operation begins with this word, unlike FOR UPDATE or replace(...)."""
     if before == ";" or word == "SELECT":
         return True
     return before == ")" and word in WRITES and following != [OPEN]
 
 
 def _whole_name(items: list[Item], place: int) -> tuple[str, int]:
-    """The name at a place, with its schema, and the place after it."""
+    """Return the name at a place, with its schema, and the place after it."""
     name = items[place][1]
     place += 1
     while place + 1 < len(items) and items[place][1] == ".":

@@ -1,4 +1,4 @@
-"""What an ASGI app sends: pages, redirections, JSON."""
+"""Responses of an ASGI application: pages, redirects, JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAFE: Final = {
 
 
 class Refusal(Exception):
-    """A request that is answered with this status and these words."""
+    """A request that is answered with this status and message."""
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)

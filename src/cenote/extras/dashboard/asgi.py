@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application, written by hand: a few routes need no framework."""
+"""The dashboard as an ASGI application, without a framework."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SEND_TIMEOUT: Final = 20.0  # seconds that a browser has to take one message
 END_TIMEOUT: Final = 1.0  # seconds that the end of a stream may take when the server stops
 LOOP_TIMEOUT: Final = 5.0  # seconds that a pool's loop has to do what a button says
 STREAM: Final = 10.0  # seconds of one stream: a server that stops waits no longer for its end
-HEARTBEAT: Final = 2.0  # seconds after which a page hears something, even if there is no news
+HEARTBEAT: Final = 2.0  # seconds after which a page gets a message, even if nothing changed
 RETRY: Final = b"retry: 1000\n\n"
 AGAIN: Final = b"event: again\ndata:\n\n"  # the page asks for the next stream at once
 UVICORN_STOPS: Final = "Task cancelled, timeout graceful shutdown exceeded"
@@ -102,17 +102,17 @@ class Dashboard:
     ) -> Dashboard:
         """Make an ASGI app that shows the pools of this process.
 
-        Without `token`, `authorize` and `public` it answers only clients on this machine that no
-        proxy stands before; by a Unix socket it answers nobody.
+        Without `token`, `authorize` and `public` it answers only clients on this machine, and no
+        request that came through a proxy or a Unix socket.
 
         Args:
-            token: Whoever knows it is let in, by a login or by `Authorization: Bearer ...`; 16
-                visible ASCII characters or more.
-            authorize: Called with the ASGI scope of a request, sync or async; what it answers
-                says whether this request is let in.
-            public: Let everybody in.
-            control_token: Enables the buttons for whoever knows it; as `token`.
-            hosts: Names by which it may be called, beside `localhost` and addresses; "*" is any.
+            token: Gives access, by a login or by `Authorization: Bearer ...`; 16 visible ASCII
+                characters or more.
+            authorize: Called with the ASGI scope of a request, sync or async; it returns whether
+                the request is let in.
+            public: Whether everybody is let in.
+            control_token: Gives access to the buttons; as `token`.
+            hosts: Host names it answers to, besides `localhost` and IP addresses; "*" is any.
             interval: Seconds between two updates, 0.05 to 10.
 
         Raises:
@@ -186,7 +186,7 @@ class Dashboard:
             raise Refusal(403, reason)
 
     async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:
-        """In words for people if a browser wants to show a page, else as JSON."""
+        """Answer with a page if a browser wants one, else with JSON."""
         accepted = [value for name, value in scope["headers"] if name.lower() == b"accept"]
         if path_of(scope) not in LINKED or b"text/html" not in b",".join(accepted):
             await reply(send, refusal.status, {"error": refusal.message}, refusal.headers)
@@ -195,7 +195,7 @@ class Dashboard:
         headers = refusal.headers
         if refusal.status == 401:
             shown = login_page(refusal.message if scope["method"] == "POST" else None)
-            # Else the browser would not say where the form comes from.
+            # Else the browser would not send the origin of the form.
             headers = {**headers, "referrer-policy": "same-origin"}
         await send_page(
             send, shown, status=refusal.status, body=scope["method"] != "HEAD", more=headers
@@ -331,8 +331,10 @@ dashboard: Dashboard = Dashboard()
 
 
 def _server_stops(error: asyncio.CancelledError) -> bool:
-    """Whether uvicorn ends this request because it has waited long enough. Whatever else cancels
-    (a timeout, a task group, the end of the loop) must see its cancellation come back."""
+    """Return whether uvicorn cancelled this request because its shutdown timeout is over.
+
+    Any other cancellation (a timeout, a task group, the end of the loop) must be raised again.
+    """
     return error.args == (UVICORN_STOPS,)
 
 

@@ -1,7 +1,7 @@
-"""Looks at every pool a few times a second, while somebody watches, and says what has changed.
+"""Samples every pool a few times a second while a page is open, and sends what has changed.
 
-Nothing is queued for a viewer: each remembers the tick up to which it has seen everything, and is
-told what changed after it. So a slow one gets less often what a fast one gets, and costs no memory.
+Nothing is queued for a viewer: each remembers the tick up to which it has seen everything, and
+gets what changed after it. A slow viewer gets updates less often, and costs no memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .tiles import Tiles
 
 SAMPLES: Final = 180  # kept of each pool,
 SAMPLE: Final = 1.0  # one in so many seconds
-STALLED: Final = 2.0  # seconds without an answer of a pool's loop until that is said
+STALLED: Final = 2.0  # seconds without an answer of a pool's loop until the page shows it
 FAREWELL: Final = 30.0  # seconds for which a pool that was closed is still shown
 LINGER: Final = 2.0  # seconds in which a page comes back, and misses nothing
 CHANGES: Final = 50  # of the breaker that are remembered
@@ -87,7 +87,7 @@ class Watch:
         self._post(self._detach)
 
     def look(self, tick: int, *, details: bool) -> None:
-        """Take what the pool has answered, and ask again: in this very loop it answers at once."""
+        """Take the last answer of the pool and ask again; a pool of this loop answers at once."""
         self._take_answer(tick)
         if self._asked is None:
             self._asked = time.monotonic()
@@ -98,7 +98,7 @@ class Watch:
         self._sample(tick)
 
     def ended(self) -> bool:
-        """Closed, empty, and shown for long enough."""
+        """Return whether the pool is closed and empty, and was shown for long enough."""
         pool = self.pool
         return pool is None or (
             pool.closed
@@ -178,7 +178,7 @@ class Watch:
         )
 
     def _summarize(self, tick: int, report: Report | None) -> None:
-        """Without a report: what may be read from any thread, while its loop does not answer."""
+        """Update the summary; without a report, from what may be read in any thread."""
         pool = self.pool
         if pool is None:
             return
@@ -211,7 +211,7 @@ class Watch:
             self.summary, self.summary_changed = summary, tick
 
     def _sample(self, tick: int) -> None:
-        """Acquires a second, waiting, active: once a second."""
+        """Record acquires per second, waiting and active, once a second."""
         now, total = time.monotonic(), self.summary.get("acquired", 0)
         if self._last_total is None or not self.summary:
             self._last_total = (now, total)
@@ -225,10 +225,10 @@ class Watch:
 
 
 class Collector:
-    """All pools, for all viewers of one event loop."""
+    """Samples all pools for the viewers of one event loop."""
 
     def __init__(self, interval: float) -> None:
-        # Numbers of pools mean something here only: an order says where it has them from.
+        # Numbers of pools are valid in this process only, so a command names the process.
         self.process: str = secrets.token_hex(8)
         self._interval = interval
         self._watches: weakref.WeakKeyDictionary[Pool[Any], Watch] = weakref.WeakKeyDictionary()
@@ -254,7 +254,7 @@ class Collector:
         self._round()
 
     def bookmark(self, viewer: Viewer) -> str:
-        """Where the next stream of this page goes on."""
+        """Return the position at which the next stream of this page continues."""
         return f"{self.process}-{viewer.seen}"
 
     def _resume(self, viewer: Viewer) -> None:
@@ -283,7 +283,7 @@ class Collector:
         return None
 
     def news_for(self, viewer: Viewer, **more: Any) -> str | None:
-        """What this viewer does not know yet, as JSON; None: nothing."""
+        """Return what changed since the last call for this viewer, as JSON, or None."""
         seen, viewer.seen = viewer.seen, self._tick
         first = seen == 0
         message: dict[str, Any] = {}
@@ -330,7 +330,7 @@ class Collector:
         return details
 
     def _chosen(self, viewer: Viewer) -> Watch | None:
-        """The pool that the viewer looks at: by number and name, by name, or else the first."""
+        """Return the pool that the viewer looks at: by number and name, by name, or the first."""
         found = None
         for watch in self._shown:
             if watch.number == viewer.pool and viewer.name in (None, watch.name):
@@ -355,7 +355,7 @@ class Collector:
             viewer.news.set()
 
     def _present(self) -> Iterator[Watch]:
-        """The pools that live, in the order in which they were first seen."""
+        """Return the watches of living pools, in the order in which they were first seen."""
         unseen = [pool for pool in pools() if pool not in self._watches]
         for pool in sorted(unseen, key=lambda pool: pool.name or ""):
             if pool.closed and not pool.count:

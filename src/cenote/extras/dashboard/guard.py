@@ -1,4 +1,4 @@
-"""Who may ask: from where, by which name, from which page, with which token."""
+"""Access control of the dashboard: by client address, host name, origin and token."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .session import Sessions
 Scope = MutableMapping[str, Any]
 Authorize = Callable[[Scope], object] | Callable[[Scope], Awaitable[object]]
 
-SHORTEST_TOKEN: Final = 16  # characters: what can be guessed is no token
+SHORTEST_TOKEN: Final = 16  # characters; a shorter one can be guessed
 LONGEST_HOST: Final = 255  # characters
 AUTHORIZE_TIMEOUT: Final = 10.0  # seconds that `authorize` may take
-# What a proxy adds: the client is whoever talks to the proxy.
+# Headers that a proxy adds: the client is then the client of the proxy.
 FORWARDED: Final = frozenset(
     {"forwarded", "via", "x-real-ip", "x-client-ip", "x-original-for", "x-envoy-external-address"}
     | {"cf-connecting-ip", "true-client-ip", "fastly-client-ip", "fly-client-ip"}
 )
 HOW_TO_OPEN: Final = (
-    "Whoever runs it can open it to others: token=... asks for a token, authorize=... decides for "
-    "every request, public=True lets everybody in."
+    "To open it to others, start it with token=... to ask for a token, authorize=... to decide for "
+    "every request, or public=True to let everybody in."
 )
 NO_ADDRESS: Final = (
     "this one has no address, as by a Unix socket, and may have come through a proxy"
@@ -38,7 +38,7 @@ NO_YIELD: Final = "it must return whether the request is let in, not yield"
 
 
 class Guard:
-    """Decides about requests. Each `refuses...` answers why one is refused; None: it is not."""
+    """Decides about requests. Each `refuses` method returns why one is refused, or None."""
 
     def __init__(
         self,
@@ -61,23 +61,23 @@ class Guard:
 
     @property
     def controls(self) -> bool:
-        """Whether there are buttons."""
+        """Whether the breaker can be switched from the page."""
         return self._control is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody on another machine may be let in."""
+        """Whether clients on other machines may be let in."""
         return self._public or self._token is not None or self._authorize is not None
 
     # -- the place -------------------------------------------------------------------------------
 
     def refuses_host(self, headers: Mapping[str, str]) -> str | None:
-        """Judge the name by which it was called.
+        """Check the Host header.
 
-        A page on a foreign site may let its own name point to an address in here, and so read
-        what is there as its own: the Host gives it away. An address cannot be made to point
-        elsewhere, and `localhost` is of the browser's own machine. Where nothing but a token lets
-        in, a foreign page has none.
+        This prevents DNS rebinding: a foreign site can make its own name resolve to an address of
+        this network and read what is there, but its name is in the Host header. An IP address
+        cannot be rebound, and `localhost` is the browser's own machine. If only a token gives
+        access, a foreign page does not have it.
         """
         only_token = self._token is not None and self._authorize is None
         if "*" in self._hosts or (only_token and not self._hosts):
@@ -91,7 +91,7 @@ class Guard:
         )
 
     def refuses_origin(self, headers: Mapping[str, str]) -> str | None:
-        """Judge the page from which a browser asks. Links from elsewhere are no matter for this."""
+        """Check the origin of the page that sent the request; links from other sites are fine."""
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site is not None:  # the browser itself knows
             foreign = site not in ("none", "same-origin")
@@ -106,7 +106,7 @@ class Guard:
     # -- the person ------------------------------------------------------------------------------
 
     async def refuses(self, scope: Scope, headers: Mapping[str, str]) -> str | None:
-        """Judge who asks: by token, by the application, or by where the request comes from."""
+        """Check the client: by token, by the application, or by its address."""
         if self._public:
             return None
         if not self.is_open:
@@ -136,7 +136,7 @@ class Guard:
         if self.sessions is None:
             return False
         given = bearer(headers)
-        # Whoever may press the buttons may look: a request has room for one token only.
+        # The control token also gives read access: a request has room for one token only.
         if given and (is_same(given, self._token) or is_same(given, self._control)):
             return True
         return self.sessions.holds(headers.get("cookie", ""), time.time())
@@ -146,7 +146,7 @@ class Guard:
         answer = self._authorize(scope)
         if inspect.isawaitable(answer):
             async with asyncio.timeout(AUTHORIZE_TIMEOUT):
-                while inspect.isawaitable(answer):  # itself it is true, whatever comes of it
+                while inspect.isawaitable(answer):  # an awaitable is true, whatever its result
                     answer = await answer
         if inspect.isgenerator(answer) or inspect.isasyncgen(answer):  # so is this
             log(ERROR, "authorize answered with a generator, so nobody is let in: %s", NO_YIELD)
@@ -155,7 +155,7 @@ class Guard:
 
 
 def refuses_stranger(scope: Scope, headers: Mapping[str, str]) -> str | None:
-    """Let only clients of this machine pass."""
+    """Refuse clients on other machines, and requests that came through a proxy."""
     if sign := sign_of_proxy(scope, headers):
         came = f"this request came through a proxy: it {sign}"
         return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
@@ -163,17 +163,17 @@ def refuses_stranger(scope: Scope, headers: Mapping[str, str]) -> str | None:
     address = None if client is None else client[0]
     if is_loopback(address):
         return None
-    # A Unix socket has no address: it is where a proxy stands that gives no other sign.
+    # A Unix socket has no address: usually a proxy is connected to it.
     came = f"this one is {str(address)[:64]}" if address else NO_ADDRESS
     return f"This dashboard answers only clients on its own machine; {came}. {HOW_TO_OPEN}"
 
 
 def sign_of_proxy(scope: Scope, headers: Mapping[str, str]) -> str | None:
-    """What gives a proxy away; not every one does."""
+    """Return the sign of a proxy, or None; not every proxy leaves one."""
     for name in headers:
         if name in FORWARDED or name.startswith("x-forwarded-"):
             return f"has the header {name.title()}"
-    # No browser has spoken it for decades; nginx does, and adds no header unless it is told to.
+    # Browsers do not use HTTP/1.0; nginx does, and adds no header by default.
     return "speaks HTTP/1.0" if scope.get("http_version") == "1.0" else None
 
 
@@ -183,7 +183,7 @@ def bearer(headers: Mapping[str, str]) -> str:
 
 
 def is_same(given: str, secret: str | None) -> bool:
-    """In a time that does not depend on where they differ."""
+    """Compare in constant time."""
     return secret is not None and hmac.compare_digest(
         given.encode("utf-8", "replace"), secret.encode()
     )
@@ -235,7 +235,7 @@ def check_hosts(hosts: Any) -> frozenset[str]:
 
 
 def place_of(origin: str) -> str:
-    """The `name:port` of an origin, in lower case; empty if it has none."""
+    """Return the `name:port` of an origin, in lower case; empty if it has none."""
     if len(origin) >= 2 * LONGEST_HOST:
         return ""
     try:
@@ -245,7 +245,7 @@ def place_of(origin: str) -> str:
 
 
 def host_name(host: str) -> str:
-    """The name of `name:port`, in lower case; empty if it is none."""
+    """Return the name of `name:port`, in lower case; empty if it is invalid."""
     host = host.strip().lower()
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]"):
@@ -259,7 +259,7 @@ def host_name(host: str) -> str:
 
 
 def as_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that is written here, in brackets or without, or None if it is a name."""
+    """Return the IP address, which may be in brackets, or None if the text is a name."""
     try:
         return ipaddress.ip_address(host.removeprefix("[").removesuffix("]").partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
-"""The head of an HTTP/1.1 request: every byte of it is looked at a fixed number of times.
+"""Parsing of the head of an HTTP/1.1 request, in linear time.
 
-There is no regular expression here: one that goes back over what it has read may take hours for
-16 kB, and while it does, the event loop and all of its tasks stand still.
+There are no regular expressions here: one that backtracks may take hours for 16 kB, and it would
+block the event loop meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VALUE: Final = b"\t " + VISIBLE + bytes(range(0x80, 0x100))
 
 
 class BadRequest(Exception):
-    """A request that gets no other answer than this status."""
+    """A request that is answered with this status and nothing else."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -29,6 +29,8 @@ class BadRequest(Exception):
 
 
 class Head(NamedTuple):
+    """The request line and the headers."""
+
     method: str
     target: bytes
     version: str
@@ -36,7 +38,7 @@ class Head(NamedTuple):
 
 
 def parse(head: bytes) -> Head:
-    """Read a head, given without the empty line at its end.
+    """Parse a head, given without the empty line at its end.
 
     Raises:
         BadRequest: With 400, 414 (the address is too long) or 431 (too many headers).

@@ -1,4 +1,4 @@
-"""What was heard of one pool while somebody watched. It lives in the pool's own loop and thread."""
+"""What one pool did while a page was open. It is used in the pool's own loop and thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Event = list[Any]  # ms, kind, task, text, seconds: as it is sent
 
 
 class Distribution:
-    """How many durations fell between which bounds, in the last minutes."""
+    """A histogram of the durations of the last minutes."""
 
     def __init__(self) -> None:
         self._present = [0] * (len(BOUNDS) + 1)
@@ -32,7 +32,7 @@ class Distribution:
         self._present[bisect_right(BOUNDS, seconds)] += 1
 
     def turn(self) -> None:
-        """One window is over."""
+        """Begin the next window."""
         self._past.append(self._present)
         self._present = [0] * (len(BOUNDS) + 1)
 
@@ -41,7 +41,7 @@ class Distribution:
 
 
 class Report(NamedTuple):
-    """One look at a pool, as plain data that may go to another thread."""
+    """The state of a pool at one moment, as plain data that may go to another thread."""
 
     stats: Stats
     min_size: int
@@ -58,11 +58,13 @@ class Report(NamedTuple):
     holds: list[int]
     events: list[Event]  # since the last report
     waiters: list[list[Any]]  # task, place, since and deadline in ms
-    slots: list[SlotView] | None  # None: nobody asked for them
+    slots: list[SlotView] | None  # None: not asked for
     offset: float  # from the pool's clock to the wall clock
 
 
 class History:
+    """Distributions and events of one pool."""
+
     def __init__(self) -> None:
         self._waits = Distribution()
         self._holds = Distribution()
@@ -71,7 +73,7 @@ class History:
         self._turn_at = 0.0  # of the pool's clock: the window ends
 
     def note(self, event: PoolEvent) -> None:
-        """The subscriber."""
+        """Record an event of the pool."""
         kind = event.kind
         if kind == EventKind.ACQUIRED:
             self._waits.add(event.duration or 0.0)
@@ -106,7 +108,7 @@ class History:
         )
 
     def _turn(self, now: float) -> None:
-        """See which windows are over: several, if nobody watched."""
+        """End the windows that are over: several, if no page was open for a while."""
         left = self._turn_at - now
         if 0 < left <= WINDOW:
             return
@@ -117,7 +119,7 @@ class History:
         self._turn_at = now + WINDOW
 
     def align(self, now: float) -> None:
-        """Keeps one offset, so that the same moment is always the same number."""
+        """Update the offset of the clocks if they drift; else a moment would change its number."""
         offset = time.time() - now
         if abs(offset - self._offset) > DRIFT:
             self._offset = offset

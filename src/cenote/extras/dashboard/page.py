@@ -1,4 +1,4 @@
-"""The page: one document with everything in it, and the policy that lets nothing else in."""
+"""The HTML pages: single documents with a Content-Security-Policy that allows nothing else."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ SCRIPTS: Final = ("format.js", "charts.js", "tiles.js", "panels.js", "main.js")
 
 
 class Page(NamedTuple):
+    """A document and its security policy."""
+
     body: bytes
     policy: str  # the Content-Security-Policy
 
 
 @cache
 def page() -> Page:
-    """The dashboard itself."""
+    """Return the page of the dashboard."""
     style = _style()
     script = "".join(["\n'use strict';\n", *(_read(name) for name in SCRIPTS)])
     document = _read("page.html").replace("/*style*/", style).replace("/*script*/", script)
@@ -36,13 +38,13 @@ def page() -> Page:
 
 
 def login_page(problem: str | None = None) -> Page:
-    """Where the token is asked for: it goes into the body of a request, never into an address."""
+    """Return the page with the login form; the token is sent in a body, never in an address."""
     said = "" if problem is None else f'<p class="bad" role="alert">{escape(problem)}</p>'
     return _door(f"{said}{_read('login.html')}", "form-action 'self'")
 
 
 def closed_page(reason: str) -> Page:
-    """Why somebody is not let in, and who could change that."""
+    """Return the page that says why access is denied, and who can change that."""
     return _door(f"<p>{escape(reason)}</p>", "form-action 'none'")
 
 
@@ -64,7 +66,7 @@ def _policy(style: str) -> tuple[str, ...]:
 
 @cache
 def _style() -> str:
-    """The colours of the dark theme are written once: chosen by hand, or by the system."""
+    """Return the style sheet; the colours of the dark theme are inserted for both selectors."""
     style = _read("page.css")
     chosen = re.search(r'data-theme="dark"\] \{(.*?)\}', style, re.DOTALL)
     assert chosen is not None

@@ -1,4 +1,4 @@
-"""What an ASGI app is asked: each part is read here, and refused if it makes no sense."""
+"""Parsing of ASGI requests; a request that makes no sense raises `Refusal`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORM: Final = "application/x-www-form-urlencoded"
 
 
 def fields_of(text: bytes, what: str) -> dict[str, list[str]]:
-    """The fields of an address or a form."""
+    """Return the fields of a query string or a form."""
     try:
         return parse_qs(text.decode("latin-1"), max_num_fields=MOST_FIELDS)
     except ValueError:
@@ -38,7 +38,7 @@ def viewer_of(scope: Scope) -> Viewer:
 
 
 def path_of(scope: Scope) -> str:
-    """Below the place where it is mounted; some servers give the whole path, some the rest."""
+    """Return the path below the mount point; some servers give the whole path, some the rest."""
     path: str = scope["path"]
     root = scope.get("root_path", "").rstrip("/")
     if root and (path == root or path.startswith(root + "/")):
@@ -47,17 +47,20 @@ def path_of(scope: Scope) -> str:
 
 
 def root_of(scope: Scope) -> str:
-    """The address of the page on this host. Where it is mounted may be up to whoever asks, by a
-    parameter in the path: `//name` or `/\\name` would lead to another host."""
+    """Return the path of the page on this host.
+
+    A client may choose the mount point, by a parameter in the path: `//name` or `/\\name` would
+    redirect to another host.
+    """
     root = quote(scope.get("root_path", "").strip("/"), safe="/:@!$&'()*+,;=")
     return f"/{root}/" if root else "/"
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """By name, in lower case.
+    """Return the headers by name, in lower case.
 
     Raises:
-        Refusal: One that decides who is let in comes twice: which of them counts?
+        Refusal: A header that decides about access is there twice.
     """
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:

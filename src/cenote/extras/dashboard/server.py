@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server for the dashboard alone: one request for each connection."""
+"""A small HTTP/1.1 server for the dashboard, with one request per connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINGER_BYTES: Final = 256 * 1024  # and how much: else it would lose the answer
 
 
 class DashboardServer:
-    """A dashboard that is being served in the background, until `close()` or the loop's end."""
+    """A dashboard that is served in the background until `close()` or the end of the loop."""
 
     def __init__(self, app: Dashboard, host: str) -> None:
         self.host = host
@@ -41,13 +41,13 @@ class DashboardServer:
 
     @property
     def url(self) -> str:
-        """Where to look at it."""
+        """The address of the page."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
 
     @property
     def _bound(self) -> str:
-        """The addresses on which it listens: 0.0.0.0:8765."""
+        """The addresses it listens on, such as `0.0.0.0:8765`."""
         sockets = () if self._server is None else self._server.sockets
         names = [each.getsockname()[:2] for each in sockets]
         return ", ".join(
@@ -59,7 +59,7 @@ class DashboardServer:
         return f"<DashboardServer {state} {self.url}>"
 
     async def close(self) -> None:
-        """Stop listening, and end every connection."""
+        """Stop listening and close every connection."""
         guard, self._guard = self._guard, None
         if guard is not None:
             await guard.aclose()
@@ -84,7 +84,7 @@ class DashboardServer:
         await anext(self._guard)
 
     async def _watch_loop(self) -> AsyncGenerator[None, None]:
-        """asyncio.run() closes async generators at its end, so that nothing is left open."""
+        """Stop the server when asyncio.run() closes async generators at its end."""
         try:
             yield
         finally:
@@ -122,7 +122,7 @@ class DashboardServer:
 
 
 class Connection:
-    """One request and its answer, as ASGI wants them."""
+    """One request and its response, translated to ASGI."""
 
     def __init__(
         self, app: Dashboard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -135,14 +135,14 @@ class Connection:
         self._method = ""  # once it is read
         self._began = False  # something has arrived
         self._answered = False  # the head of the answer is on its way
-        # Nothing piles up here: a message is sent when the one before is with the system.
+        # No buffer: a message is sent when the system has taken the one before.
         writer.transport.set_write_buffer_limits(high=0)
 
     def abort(self) -> None:
         self._writer.transport.abort()
 
     def turn_away(self) -> None:
-        """Without a task: there are enough of them already."""
+        """Answer 503 without a task, because there are too many."""
         self._write_refusal(503, [(b"retry-after", b"1")])
         self._writer.close()
 
@@ -181,7 +181,7 @@ class Connection:
         method, target, version, headers = parse(await self._read_until_empty_line())
         self._method = method
         names = [name for name, _ in headers]
-        # Two of these, or none: whoever stands between may understand it otherwise.
+        # A proxy may read a request with two of these, or none, in another way.
         if names.count(b"host") != 1 or names.count(b"content-length") > 1:
             raise BadRequest(400)
         if b"transfer-encoding" in names:
@@ -204,7 +204,7 @@ class Connection:
         }
 
     async def _read_until_empty_line(self) -> bytes:
-        """The head; what came after it is kept. However small its parts, each byte is read once."""
+        """Return the head and keep what came after it; each byte is searched once."""
         read = bytearray()
         while True:
             part = await self._reader.read(LONGEST_HEAD)
@@ -236,12 +236,12 @@ class Connection:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        # A second request, and more: there is only one for each connection.
+        # Skip a second request: a connection serves one.
         await self._skip(LONGEST_HEAD)
         return {"type": "http.disconnect"}
 
     async def _skip(self, most: int) -> None:
-        """Read to the end, or up to so many bytes."""
+        """Read and drop everything, or up to `most` bytes."""
         while most > 0 and (part := await self._reader.read(4096)):
             most -= len(part)
 
@@ -257,7 +257,7 @@ class Connection:
     async def _refuse(self, status: int) -> None:
         self._write_refusal(status)
         await self._flush()
-        # Closed with something unread, the connection is reset, and its answer lost.
+        # A connection that is closed with unread data is reset, and the answer is lost.
         self._writer.write_eof()
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_TIMEOUT):
@@ -274,7 +274,7 @@ class Connection:
             async with asyncio.timeout(SEND_TIMEOUT):
                 await self._writer.drain()
         except BaseException:
-            self._writer.transport.abort()  # else it would wait for its reader for ever
+            self._writer.transport.abort()  # else it would wait for its reader without end
             raise
 
     def _write_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -295,19 +295,19 @@ async def serve_dashboard(
     hosts: Iterable[str] = (),
     interval: float = 0.25,
 ) -> DashboardServer:
-    """Serve the dashboard in the running loop; returns when it listens.
+    """Serve the dashboard in the running loop, and return when it listens.
 
     Args:
-        host: The address to listen on. Another one than the loopback is open to other machines,
-            and needs `token`, `authorize` or `public`.
-        port: Where to listen; 0 is any that is free.
-        token: Whoever knows it is let in, by a login or by `Authorization: Bearer ...`; 16 visible
-            ASCII characters or more.
-        authorize: Called with the ASGI scope of a request, sync or async; what it answers says
-            whether this request is let in.
-        public: Let everybody in.
-        control_token: Enables the buttons for whoever knows it; as `token`.
-        hosts: Names by which it may be called, beside `localhost` and addresses; "*" is any.
+        host: The address to listen on. Any address but the loopback is open to other machines, and
+            needs `token`, `authorize` or `public`.
+        port: The port to listen on; 0 is any free port.
+        token: Gives access, by a login or by `Authorization: Bearer ...`; 16 visible ASCII
+            characters or more.
+        authorize: Called with the ASGI scope of a request, sync or async; it returns whether the
+            request is let in.
+        public: Whether everybody is let in.
+        control_token: Gives access to the buttons; as `token`.
+        hosts: Host names it answers to, besides `localhost` and IP addresses; "*" is any.
         interval: Seconds between two updates, 0.05 to 10.
 
     Raises:
@@ -347,7 +347,7 @@ def _address(name: Any) -> tuple[str, int] | None:
 
 
 async def _stop_accepting(server: asyncio.Server) -> None:
-    """Let what was accepted a moment ago arrive: asyncio loses it in a server that is closed."""
+    """Wait for connections that were accepted a moment ago, which asyncio loses on close."""
     loop = asyncio.get_running_loop()
     for listening in server.sockets:
         with suppress(NotImplementedError):  # Windows

@@ -1,4 +1,4 @@
-"""Who has signed in: a cookie that says until when, signed with the token; nothing is stored."""
+"""Login sessions: a cookie with an end time, signed with the token. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LIFETIME: Final = 12 * 60 * 60  # seconds after which the token is asked for aga
 
 
 class Sessions:
-    """Of one token: every process that has it knows the same sessions."""
+    """The sessions of one token; every process that has the token accepts them."""
 
     def __init__(self, token: str) -> None:
         self._key = token.encode()
@@ -17,19 +17,19 @@ class Sessions:
         self._cookie = f"cenote-{self._sign('name')[:12]}"
 
     def begin(self, now: float, *, secure: bool) -> str:
-        """The Set-Cookie header of somebody who has given the token.
+        """Return the Set-Cookie header for a client that has given the token.
 
-        Without a path it is sent to what is beside the address of the login, and to nothing else.
+        It has no path, so the browser sends it only to the directory of the login.
         """
         until = str(int(now) + LIFETIME)
         return self._set(f"{until}-{self._sign(until)}", LIFETIME, secure)
 
     def end(self, *, secure: bool) -> str:
-        """The Set-Cookie header that makes the browser forget it."""
+        """Return the Set-Cookie header that deletes the cookie."""
         return self._set("", 0, secure)
 
     def holds(self, cookies: str, now: float) -> bool:
-        """Whether this Cookie header has a session that lasts."""
+        """Return whether this Cookie header has a session that has not ended."""
         for cookie in cookies.split(";"):
             name, _, value = cookie.strip().partition("=")
             if name == self._cookie and self._lasts(value, now):

@@ -1,4 +1,4 @@
-"""What is shown is text, and text shows no credentials."""
+"""Text for the page: short, on one line, with credentials masked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _places: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
-    """One line, not too long, without what looks like credentials."""
+    """Return the text on one line, shortened, with credentials masked."""
     text = masked(_CONTROL.sub(" ", text[: 8 * LONGEST]))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"
 
@@ -33,7 +33,7 @@ def of_error(error: BaseException | None) -> str | None:
 
 
 def place(code: CodeType | None, instruction: int) -> str | None:
-    """`app/jobs.py:88`, worked out once for each caller."""
+    """Return file and line, such as `app/jobs.py:88`, computed once for each caller."""
     if code is None:
         return None
     key = (id(code), instruction)
@@ -46,7 +46,7 @@ def place(code: CodeType | None, instruction: int) -> str | None:
 
 
 def short(path: str) -> str:
-    """From the working directory on, or else the last three parts."""
+    """Return the path relative to the working directory, or else its last three parts."""
     here = _here()
     if here and path.startswith(here):
         return clean(path[len(here) :])

@@ -1,4 +1,4 @@
-"""Every slot has a place on the page, which it keeps as long as it lives."""
+"""The slots as rows of the page; a slot keeps its place as long as it lives."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Row = list[Any]  # place, state, since in ms, task, caller, pin reason, uses: as
 class Tiles:
     """The rows of one pool, and when each of them last changed.
 
-    The pool lists what is idle, out, or being created by a task. What is in a hook or being
-    destroyed it only counts: that must be the slots that were there a moment ago.
+    The pool lists slots that are idle, held, or being created by a task. Slots in a hook or being
+    destroyed are only counted; they are taken to be slots that were listed a moment ago.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Tiles:
         return len(self._rows)
 
     def since(self, tick: int) -> list[Row]:
-        """Rows that changed after that tick; `[place]` for a place that is free now."""
+        """Return the rows that changed after that tick; `[place]` for a place that is free now."""
         return [
             [place] if row is None else row
             for place, (row, changed) in enumerate(zip(self._rows, self._ticks, strict=True))
@@ -52,7 +52,7 @@ class Tiles:
         hooked: int,
         destroying: int,
     ) -> None:
-        """`now`: ms; `offset`: from the pool's clock to the wall clock, in seconds."""
+        """Take in the slots; `now` is in ms, `offset` leads from pool time to wall time, in s."""
         seen = {slot.key: slot for slot in slots}
         listed = sum(slot.state == "creating" for slot in seen.values())
         left = {CREATING: creating - listed, HOOK: hooked, DESTROYING: destroying}
@@ -75,7 +75,7 @@ class Tiles:
         self._trim(tick)
 
     def _unlisted(self, lost: list[int], left: dict[int, int]) -> tuple[dict[int, int], list[int]]:
-        """Which of those that are listed no more are in which state, and which are gone."""
+        """Return the states of slots that are not listed any more, and those that are gone."""
         found: dict[int, int] = {}
         undecided = []
         for key in lost:
@@ -112,7 +112,7 @@ class Tiles:
         if place is None:
             place = self._places[key] = self._take_place()
         old = self._rows[place]
-        # Those whose beginning is not known: since they were first seen so.
+        # Where the beginning is not known, the time at which it was first seen stays.
         if old is not None and row[0] == old[1] and row[0] >= CREATING:
             row[1] = old[2]
         row.insert(0, place)
