@@ -152,7 +152,7 @@ def _style(style: Style) -> PlaceholderStyle:
 
 def _compile(text: str, dialect: Dialect, style: PlaceholderStyle, mapping: bool) -> Template:
     found = _Found()
-    if _WORTH_A_LOOK.search(text):
+    if dialect.quotes or _WORTH_A_LOOK.search(text):
         found.look(text, dialect, style, mapping=mapping)
     if found.converted and (style.percent or dialect.percent_marks) and "%" in text:
         found.own = found.own or next(_percent_marks(text, dialect), "")
@@ -177,7 +177,7 @@ def _compile(text: str, dialect: Dialect, style: PlaceholderStyle, mapping: bool
 def describe_placeholders(text: str, dialect: Dialect, style: Style) -> str:
     """The placeholders of a text in words, such as "2 placeholders (:a, :b)"; "": it has none."""
     found: list[str] = []  # each by its number: every ? and every %s is one
-    if _WORTH_A_LOOK.search(text):
+    if dialect.quotes or _WORTH_A_LOOK.search(text):
         kinds = ("mark", "named", "own")
         seen = landmarks(text, dialect)
         found += (text[start:end] for kind, start, end in seen if kind in kinds)
