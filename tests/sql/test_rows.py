@@ -1,5 +1,7 @@
 """Rows have one interface on every driver."""
 
+import asyncio
+import dataclasses
 import pickle
 
 import pytest
@@ -39,3 +41,57 @@ async def test_rows_of_streams_are_rows(backend: Backend) -> None:
         async for row in db.iterate("select 7 as id, 'Ada' as name"):
             assert isinstance(row, cenote.Row)
             assert ("id" in row, row == (7, "Ada")) == (True, True)
+
+
+@dataclasses.dataclass
+class User:
+    id: int
+    name: str
+
+
+ONE = "select 7 as id, 'Ada' as name"
+
+
+async def test_every_verb_turns_rows_into_objects(backend: Backend) -> None:
+    ada = User(7, "Ada")
+    async with backend.database() as db:
+        for verbs in (db, await db.prepare(ONE)):
+            sql = [ONE] if verbs is db else []
+            assert await verbs.fetch_all(*sql, into=User) == [ada]
+            assert await verbs.fetch_one(*sql, into=User) == ada
+            assert [user async for user in verbs.iterate(*sql, into=User)] == [ada]
+        async with db.transaction() as tx:
+            assert await tx.fetch_all(ONE, into=User) == [ada]
+            assert await tx.fetch_one(ONE, into=User) == ada
+            assert [user async for user in tx.iterate(ONE, into=User)] == [ada]
+        none = "select 7 as id, 'Ada' as name where 1 = 0"
+        assert await db.fetch_one(none, into=User) is None
+        assert await db.fetch_all(none, into=User) == []
+
+
+async def test_columns_that_do_not_fit_lose_nothing(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db:
+        wrong = "select 7 as id, 'Ada' as nme"
+        with pytest.raises(TypeError, match="no field for the column 'nme'"):
+            await db.fetch_one(wrong, into=User)
+        with pytest.raises(TypeError, match="no field for the column 'nme'"):
+            await db.iterate(wrong, into=User).start()
+        with pytest.raises(TypeError, match="into must be a class or a function"):
+            await db.fetch_all(wrong, into=7)
+        assert await db.fetch_val("select 1") == 1
+        assert db.pool.active_count == 0
+
+
+async def test_start_fetches_the_first_rows(backend: Backend) -> None:
+    async with backend.database(max_size=2) as db:
+        stream = await db.iterate("select 1 as id").start()
+        assert db.pool.active_count == 1
+        assert await stream.start() is stream
+        assert [row[0] async for row in stream] == [1]
+        assert db.pool.active_count == 0
+        empty = await db.iterate("select 1 as id where 1 = 0").start()
+        assert [row async for row in empty] == []
+        with pytest.raises(Exception, match="nosuch"):
+            await db.iterate("select * from nosuch").start()
+        async with asyncio.timeout(30):
+            assert await db.fetch_val("select 1") == 1

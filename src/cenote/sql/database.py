@@ -18,6 +18,7 @@ from ..log import log
 from ..options import CommonOptions, Settings
 from ..pool import Pool, registry
 from . import driver as drivers
+from .dialects import Isolation
 from .driver import Arguments, ConnectConfig, DriverConnection
 from .guard import ConnectionBlock
 from .parsing.statements import ParsedStatement, StatementCache
@@ -132,16 +133,20 @@ class Database(TextVerbs):
         session = await loop_db.bound_session()
         await session.run(lambda connection: connection.execute_many(text, rows), parsed)
 
-    def _stream(self, parsed: ParsedStatement, text: str, arguments: Arguments) -> Stream:
-        return Stream(self, parsed, text, arguments)
+    def _stream(
+        self, parsed: ParsedStatement, text: str, arguments: Arguments, into: Any
+    ) -> Stream[Any]:
+        return Stream(self, parsed, text, arguments, None, into)
 
     # -- transactions ----------------------------------------------------------------------------
 
-    def transaction(self, *, isolation: str | None = None, read_only: bool = False) -> Transaction:
+    def transaction(
+        self, *, isolation: Isolation | None = None, read_only: bool = False
+    ) -> Transaction:
         """`async with db.transaction() as tx:`; inside another one it is a savepoint."""
         return Transaction(self, isolation, read_only)
 
-    async def begin(self, *, isolation: str | None = None, read_only: bool = False) -> None:
+    async def begin(self, *, isolation: Isolation | None = None, read_only: bool = False) -> None:
         """Begin a transaction that ends with commit() or rollback(), or with the task."""
         loop_db = self._loop_database()
         session = loop_db.session()

@@ -101,10 +101,10 @@ class Statement(PreparedVerbs):
         pin = self._pin
         return self._session.run_observed(call, self._parsed, pin=pin, transaction=pin.transaction)
 
-    def _stream(self, text: str, arguments: Arguments) -> Stream:
+    def _stream(self, text: str, arguments: Arguments, into: Any) -> Stream[Any]:
         self._prepared()
         database, owner = self._session.loop_db.database, self._pin.transaction
-        return Stream(database, self._parsed, text, arguments, owner)
+        return Stream(database, self._parsed, text, arguments, owner, into)
 
     def _prepared(self) -> Prepared:
         session = self._session

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ..errors import PoolError
 from .driver import Arguments
+from .into import check_into, convert_all
 from .parsing.statements import ParsedStatement
 from .pin import Pin, close_pin
 from .session import Session
@@ -17,20 +18,24 @@ if TYPE_CHECKING:
     from .per_loop import LoopDatabase
     from .transaction import Transaction
 
+T = TypeVar("T")
+
 FIRST_CHUNK, LAST_CHUNK = 100, 1000  # rows that a stream reads at a time: first, and at most
 WIDE = 1000  # characters, bytes or elements in a row; of such rows no more are read than at first
 
 
-class Stream:
-    """An async iterator over rows, with aclose(); nothing happens before the first is asked for.
+class Stream(Generic[T]):
+    """An async iterator over rows, with `aclose()`.
 
-    Outside a transaction it has a connection of its own, inside one it shares that.
+    Nothing happens before `start()`, or before the first row is asked for. Outside a transaction it
+    has a connection of its own, inside one it shares that.
     """
 
     __slots__ = (
         "_arguments",
         "_chunk",
         "_database",
+        "_into",
         "_over",
         "_owner",
         "_parsed",
@@ -47,8 +52,12 @@ class Stream:
         text: str,
         arguments: Arguments,
         owner: Transaction | None = None,
+        into: Callable[..., T] | None = None,
     ) -> None:
+        if into is not None:
+            check_into(into)
         self._database = database
+        self._into = into
         self._parsed = parsed
         self._text = text
         self._arguments = arguments
@@ -62,11 +71,23 @@ class Stream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
-        if self._rows:
-            return self._rows.pop()
-        if self._over:
+    async def start(self) -> Self:
+        """Run the statement and fetch the first rows, if that has not happened yet.
+
+        An HTTP handler awaits it before it answers 200, so that whatever goes wrong is raised while
+        the answer can still be an error.
+        """
+        if self._pin is None and not self._over:
+            await self._read()
+        return self
+
+    async def __anext__(self) -> T:
+        if not self._rows and (self._over or not await self._read()):
             raise StopAsyncIteration
+        return self._rows.pop()  # type: ignore[no-any-return]
+
+    async def _read(self) -> bool:
+        """Fetch the next rows; return whether there were any, and close the stream if not."""
         if self._pin is None:
             await self._open()
         session, pin = self._session, self._pin
@@ -84,18 +105,19 @@ class Stream:
             )
             if pin.over:  # with the task of the transaction, meanwhile
                 raise self._cut_off(session)
+            given = rows if self._into is None else convert_all(rows, self._into)
         except BaseException:
             self._over = True
             self._let_go(session, pin)
             raise
         if not rows:
             await self.aclose()
-            raise StopAsyncIteration
+            return False
         if self._chunk < LAST_CHUNK and not is_wide(rows[-1]):
             self._chunk = min(2 * self._chunk, LAST_CHUNK)
-        self._rows += rows
+        self._rows += given
         self._rows.reverse()
-        return self._rows.pop()
+        return True
 
     async def aclose(self) -> None:
         """The end, reached or not; the connection goes back."""

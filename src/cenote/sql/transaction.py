@@ -394,8 +394,10 @@ class Transaction(TextVerbs):
                 lambda connection: connection.execute_many(text, rows), parsed, transaction=self
             )
 
-    def _stream(self, parsed: ParsedStatement, text: str, arguments: Arguments) -> Stream:
-        return Stream(self._database, parsed, text, arguments, owner=self)
+    def _stream(
+        self, parsed: ParsedStatement, text: str, arguments: Arguments, into: Any
+    ) -> Stream[Any]:
+        return Stream(self._database, parsed, text, arguments, self, into)
 
     def _open_session(self) -> Session:
         session = self._session

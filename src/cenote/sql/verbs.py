@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from .driver import Arguments
+from .into import check_into, convert, convert_all
 from .notes import bind_rows, note_rows
 from .parsing.statements import ParsedStatement
+from .rows import Row
 
 if TYPE_CHECKING:
     from .streams import Stream
+
+T = TypeVar("T")
+
+# What a statement takes: a sequence for `?`, a mapping for `:name`.
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 
 # Binds one row of parameters; gives the text for the driver and its arguments.
 Bind = Callable[[Any], tuple[str, Arguments]]
@@ -25,7 +32,7 @@ class TextVerbs(ABC):
 
     __slots__ = ()
 
-    async def execute(self, sql: str, parameters: Any = None) -> int:
+    async def execute(self, sql: str, parameters: Parameters = None) -> int:
         """Run a statement; return the number of rows that it matched."""
         return await self._run("execute", sql, parameters)  # type: ignore[no-any-return]
 
@@ -36,22 +43,64 @@ class TextVerbs(ABC):
             parsed.bind, parameters, lambda text, rows: self._run_many(parsed, text, rows)
         )
 
-    async def fetch_all(self, sql: str, parameters: Any = None) -> list[Any]:
-        """Run a statement; return all rows."""
-        return await self._run("fetch_all", sql, parameters)  # type: ignore[no-any-return]
+    @overload
+    async def fetch_all(self, sql: str, parameters: Parameters = None) -> list[Row]: ...
 
-    async def fetch_one(self, sql: str, parameters: Any = None) -> Any:
-        """Run a statement; return the first row, or None."""
-        return await self._run("fetch_one", sql, parameters)
+    @overload
+    async def fetch_all(
+        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T]
+    ) -> list[T]: ...
 
-    async def fetch_val(self, sql: str, parameters: Any = None) -> Any:
+    async def fetch_all(
+        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+    ) -> list[Row] | list[T]:
+        """Run a statement; return all rows.
+
+        Args:
+            into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
+                pydantic or msgspec, or any callable that takes the columns by name.
+        """
+        if into is not None:
+            check_into(into)
+        rows: list[Row] = await self._run("fetch_all", sql, parameters)
+        return rows if into is None else convert_all(rows, into)
+
+    @overload
+    async def fetch_one(self, sql: str, parameters: Parameters = None) -> Row | None: ...
+
+    @overload
+    async def fetch_one(
+        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T]
+    ) -> T | None: ...
+
+    async def fetch_one(
+        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+    ) -> Row | T | None:
+        """Run a statement; return the first row, or None. `into` is that of `fetch_all()`."""
+        if into is not None:
+            check_into(into)
+        row: Row | None = await self._run("fetch_one", sql, parameters)
+        return row if into is None or row is None else convert(row, into)
+
+    async def fetch_val(self, sql: str, parameters: Parameters = None) -> Any:
         """Run a statement; return the first value of the first row, or None."""
         return await self._run("fetch_val", sql, parameters)
 
-    def iterate(self, sql: str, parameters: Any = None) -> Stream:
-        """Return an async iterator that reads the rows piece by piece; it has `aclose()`."""
+    @overload
+    def iterate(self, sql: str, parameters: Parameters = None) -> Stream[Row]: ...
+
+    @overload
+    def iterate(
+        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T]
+    ) -> Stream[T]: ...
+
+    def iterate(
+        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+    ) -> Stream[Row] | Stream[T]:
+        """Return an async iterator that reads the rows piece by piece; it has `start()` and
+        `aclose()`. `into` is that of `fetch_all()`."""
         parsed = self._parse(sql)
-        return self._stream(parsed, *parsed.bind(parameters))
+        return self._stream(parsed, *parsed.bind(parameters), into)
 
     @abstractmethod
     def _parse(self, sql: str) -> ParsedStatement:
@@ -66,7 +115,9 @@ class TextVerbs(ABC):
         """Run one statement for all these rows; with none, only check that it could run."""
 
     @abstractmethod
-    def _stream(self, parsed: ParsedStatement, text: str, arguments: Arguments) -> Stream:
+    def _stream(
+        self, parsed: ParsedStatement, text: str, arguments: Arguments, into: Any
+    ) -> Stream[Any]:
         """Make a stream of its rows."""
 
 
@@ -75,7 +126,7 @@ class PreparedVerbs(ABC):
 
     __slots__ = ()
 
-    async def execute(self, parameters: Any = None) -> int:
+    async def execute(self, parameters: Parameters = None) -> int:
         """Run it; return the number of rows that it matched."""
         return await self._run("execute", parameters)  # type: ignore[no-any-return]
 
@@ -83,21 +134,61 @@ class PreparedVerbs(ABC):
         """Run it once for each element of `parameters`: all of it or nothing."""
         await run_many(self._bind, parameters, lambda text, rows: self._run_many(rows))
 
-    async def fetch_all(self, parameters: Any = None) -> list[Any]:
-        """Run it; return all rows."""
-        return await self._run("fetch_all", parameters)  # type: ignore[no-any-return]
+    @overload
+    async def fetch_all(self, parameters: Parameters = None) -> list[Row]: ...
 
-    async def fetch_one(self, parameters: Any = None) -> Any:
-        """Run it; return the first row, or None."""
-        return await self._run("fetch_one", parameters)
+    @overload
+    async def fetch_all(
+        self, parameters: Parameters = None, *, into: Callable[..., T]
+    ) -> list[T]: ...
 
-    async def fetch_val(self, parameters: Any = None) -> Any:
+    async def fetch_all(
+        self, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+    ) -> list[Row] | list[T]:
+        """Run it; return all rows.
+
+        Args:
+            into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
+                pydantic or msgspec, or any callable that takes the columns by name.
+        """
+        if into is not None:
+            check_into(into)
+        rows: list[Row] = await self._run("fetch_all", parameters)
+        return rows if into is None else convert_all(rows, into)
+
+    @overload
+    async def fetch_one(self, parameters: Parameters = None) -> Row | None: ...
+
+    @overload
+    async def fetch_one(
+        self, parameters: Parameters = None, *, into: Callable[..., T]
+    ) -> T | None: ...
+
+    async def fetch_one(
+        self, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+    ) -> Row | T | None:
+        """Run it; return the first row, or None. `into` is that of `fetch_all()`."""
+        if into is not None:
+            check_into(into)
+        row: Row | None = await self._run("fetch_one", parameters)
+        return row if into is None or row is None else convert(row, into)
+
+    async def fetch_val(self, parameters: Parameters = None) -> Any:
         """Run it; return the first value of the first row, or None."""
         return await self._run("fetch_val", parameters)
 
-    def iterate(self, parameters: Any = None) -> Stream:
-        """Return an async iterator that reads the rows piece by piece; it has `aclose()`."""
-        return self._stream(*self._bind(parameters))
+    @overload
+    def iterate(self, parameters: Parameters = None) -> Stream[Row]: ...
+
+    @overload
+    def iterate(self, parameters: Parameters = None, *, into: Callable[..., T]) -> Stream[T]: ...
+
+    def iterate(
+        self, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+    ) -> Stream[Row] | Stream[T]:
+        """Return an async iterator that reads the rows piece by piece; it has `start()` and
+        `aclose()`. `into` is that of `fetch_all()`."""
+        return self._stream(*self._bind(parameters), into)
 
     @abstractmethod
     def _bind(self, parameters: Any) -> tuple[str, Arguments]:
@@ -112,7 +203,7 @@ class PreparedVerbs(ABC):
         """Run it for all these rows."""
 
     @abstractmethod
-    def _stream(self, text: str, arguments: Arguments) -> Stream:
+    def _stream(self, text: str, arguments: Arguments, into: Any) -> Stream[Any]:
         """Make a stream of its rows."""
 
 
