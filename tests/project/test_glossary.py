@@ -17,8 +17,8 @@ ROWS = re.findall(r"^\| ([^|`]+) \| ([^|]+) \| `([^`]+)` \|$", GLOSSARY, re.MULT
 # Words with their usual meaning, in Python or in databases.
 USUAL = {
     "acquired", "asyncpg", "closed", "connection", "error", "future", "mysql", "not", "of",
-    "overloaded", "prepared", "psycopg", "result", "sqlite", "task", "loop", "timeout", "view",
-    "warning",
+    "overloaded", "postgresql", "prepared", "psycopg", "result", "sqlite", "task", "loop",
+    "timeout", "view", "warning",
 }  # fmt: skip
 
 # Structure, not concept: a file of `demo`, or what only the file around it knows.
@@ -45,19 +45,16 @@ BANNED_MODULES = {
 }  # fmt: skip
 
 # What still has an old name, while others work on it. A file that is gone leaves the list.
-REMAINING = {
-    "pool/bound.py": {"Bound", "bound"},
-    "pool/runtime.py": {"Runtime", "runtime"},
-    "pool/lifecycle.py": {"Lifecycle", "lifecycle"},
-    "sql/circle.py": {"circle"},
+REMAINING: dict[str, set[str]] = {
     "drivers/psycopg/connection.py": {"hurry"},
     "drivers/psycopg/private.py": {"ride"},
+    "sql/circle.py": {"circle"},
 }
 
 # Classes whose words are not in the glossary yet, while others work on them.
-UNEXPLAINED = {
-    "Lifecycle", "Runtime", "Stepping", "AsyncpgHeld", "AsyncpgSource", "MysqlSource",
-    "PsycopgSource", "SqliteSource", "Keeper", "Series", "Writers", "UsualText",
+UNEXPLAINED: set[str] = {
+    "AsyncpgHeld", "AsyncpgSource", "MysqlSource", "PsycopgSource", "SqliteSource",
+    "Keeper", "Series", "Writers", "Taken", "UsualText",
 }  # fmt: skip
 
 
@@ -70,6 +67,8 @@ def singular(word: str) -> str:
 
 def words(text: str) -> set[str]:
     """The words of a text or of a CamelCase name, singular and in lower case."""
+    for product in ("MySQL", "PostgreSQL", "SQLite"):
+        text = text.replace(product, product.capitalize())
     parts = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", text)
     return {singular(part) for part in parts}
 
