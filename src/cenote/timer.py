@@ -21,7 +21,7 @@ class Timer:
 
     def __init__(self) -> None:
         self._handle: asyncio.Handle | None = None
-        self.when = 0.0  # loop time of the last start
+        self.when: float = 0.0  # loop time of the last start
 
     @property
     def is_set(self) -> bool:

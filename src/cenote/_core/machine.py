@@ -60,8 +60,8 @@ class Core(Deadlines):
         self.recovering_limit = recovering_limit
         self.sync_factory = sync_factory  # waiters create in their own task; else the pool does
         self._reset()
-        self.circuit = CircuitState.ACTIVE
-        self.recovery = 0  # number of the latest recovery
+        self.circuit: CircuitState = CircuitState.ACTIVE
+        self.recovery: int = 0  # number of the latest recovery
         self.phase = Phase.NEW
 
     def _reset(self) -> None:
@@ -74,18 +74,21 @@ class Core(Deadlines):
         self.first: Claim | None = None
         self.last: Claim | None = None
         self.generation = 0
-        self.count = 0  # idle + active
-        self.opening = 0
-        self.closing = 0
-        self.out = 0  # leased slots
-        self.waiting = 0  # claims in the queue
-        self.probes_in_use = 0  # places of the present recovery that are taken
-        self.waiters_without_probe = 0  # from before the present recovery
+        self.count: int = 0  # idle + active
+        self.opening: int = 0
+        self.closing: int = 0
+        self.out: int = 0  # leased slots
+        self.waiting: int = 0  # claims in the queue
+        self.probes_in_use: int = 0  # places of the present recovery that are taken
+        self.waiters_without_probe: int = 0  # from before the present recovery
         self.queue_seqs = 0  # turns given out
-        self.idle_seqs = 0  # times a slot became idle
-        self.acquired = self.released = 0  # in total
-        self.wait_time = self.max_wait_time = 0.0  # seconds, of those that were served
-        self.hold_time = self.max_hold_time = 0.0  # seconds, of those that came back
+        self.idle_seqs: int = 0  # times a slot became idle
+        self.acquired: int = 0  # in total
+        self.released: int = 0  # in total
+        self.wait_time: float = 0.0  # seconds, of those that were served
+        self.max_wait_time: float = 0.0
+        self.hold_time: float = 0.0  # seconds, of those that came back
+        self.max_hold_time: float = 0.0
         self.phase = Phase.NEW
 
     # -- reading ---------------------------------------------------------------------------------

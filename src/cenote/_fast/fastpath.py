@@ -192,10 +192,12 @@ class EngineBase:
     def __init__(self) -> None:
         self.pool_ref: Callable[[], Any] = none  # a weak reference
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread = 0  # in which the loop runs
+        self.thread: int = 0  # in which the loop runs
         self.time: Callable[[], float] = none  # the clock of the loop
-        self.direct_clock = False  # for the native core: the loop's time is the monotonic clock
-        self.direct_future = False  # likewise: its futures are asyncio's
+        self.direct_clock: bool = (
+            False  # for the native core: the loop's time is the monotonic clock
+        )
+        self.direct_future: bool = False  # likewise: its futures are asyncio's
         self.before_acquire: Any = None
         self.before_release: Any = None
         self.strategy: Any = None
@@ -204,12 +206,12 @@ class EngineBase:
         self.acquire_timeout: float | None = None
         # A resource that came back less than `skip_check_within` seconds ago, and after
         # `suspect_before`, is not shown to before_acquire: it was in use until this moment.
-        self.skip_check_within = 0.0
-        self.suspect_before = 0.0
-        self.next_sweep = inf  # loop time at which maintenance looks again
-        self.must_tidy = False  # a step was broken off: see pool/steps.py
-        self.max_waiting = -1  # no limit
-        self.factory_failures = 0  # in total
+        self.skip_check_within: float = 0.0
+        self.suspect_before: float = 0.0
+        self.next_sweep: float = inf  # loop time at which maintenance looks again
+        self.must_tidy: bool = False  # a step was broken off: see pool/steps.py
+        self.max_waiting: int = -1  # no limit
+        self.factory_failures: int = 0  # in total
 
     @property
     def pool(self) -> Any:

@@ -30,8 +30,8 @@ class Closer:
     __slots__ = ("future", "inside")
 
     def __init__(self, future: asyncio.Future[None], inside: tuple[HookTask, ...]) -> None:
-        self.future = future
-        self.inside = inside
+        self.future: asyncio.Future[None] = future
+        self.inside: tuple[HookTask, ...] = inside
 
 
 class Closing:
@@ -43,7 +43,7 @@ class Closing:
         """`closed`: it was closed before a fork."""
         self._engine = engine
         self.state = ClosingState.ANNOUNCED if closed else ClosingState.OPEN
-        self.operation = Operation()  # the destructors whose errors close() raises
+        self.operation: Operation = Operation()  # the destructors whose errors close() raises
         self._closers: list[Closer] = []  # the close() calls that wait
         self._drain = Timer()
 

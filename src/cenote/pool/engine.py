@@ -79,9 +79,9 @@ class Engine(EngineBase, Generic[T]):
         super().__init__()
         self.pool_ref = weakref.ref(pool, self._dissolve)
         self.settings = settings
-        self.name = settings.name
-        self.context = copy_context() if context is None else context  # for copies: of factories
-        self.totals = Totals()
+        self.name: str | None = settings.name
+        self.context: Context = copy_context() if context is None else context  # of factories
+        self.totals: Totals = Totals()
         self.core = Core(
             min_size=settings.min_size,
             max_size=settings.max_size,
@@ -95,28 +95,34 @@ class Engine(EngineBase, Generic[T]):
         self.strategy = settings.strategy
         self.before_acquire = settings.before_acquire
         self.before_release = settings.before_release
-        self.max_waiting = -1 if settings.max_waiting is None else settings.max_waiting
+        self.max_waiting: int = -1 if settings.max_waiting is None else settings.max_waiting
         self.acquire_timeout = settings.acquire_timeout
         self.hold_warning = settings.hold_warning
-        self.advancing = self._again = False  # see advance
+        self.advancing: bool = False  # see advance
+        self._again = False
         self._make_parts(closed)
 
     def _make_parts(self, closed: bool) -> None:
-        self.steps = steps = Steps(self)
+        steps = Steps(self)
+        self.steps: Steps = steps
         self.step, self.call_out = steps.step, steps.call_out
-        self.binding = binding = LoopBinding(self)
-        self.signals = Signals(self)
-        self.circuit = circuit = Circuit(self)
-        self.hooks = Hooks(self)
-        self.creations = Creations(self)
-        self.destructions = Destructions(self)
-        self.returns = returns = Returns(self)
-        self.claims = claims = Claims(self)
-        self.deadlines = DeadlineTimer(self)
-        self.maintenance = Maintenance(self)
-        self.opening = Opening(self)
-        self.closing = Closing(self, closed=closed)
-        self.tickets = Tickets(self)
+        binding = LoopBinding(self)
+        self.binding: LoopBinding = binding
+        self.signals: Signals = Signals(self)
+        circuit = Circuit(self)
+        self.circuit: Circuit = circuit
+        self.hooks: Hooks = Hooks(self)
+        self.creations: Creations = Creations(self)
+        self.destructions: Destructions = Destructions(self)
+        returns = Returns(self)
+        self.returns: Returns = returns
+        claims = Claims(self)
+        self.claims: Claims = claims
+        self.deadlines: DeadlineTimer = DeadlineTimer(self)
+        self.maintenance: Maintenance = Maintenance(self)
+        self.opening: Opening = Opening(self)
+        self.closing: Closing = Closing(self, closed=closed)
+        self.tickets: Tickets = Tickets(self)
         self.broken_off, self.lose = steps.broken_off, steps.lose
         self.defer_return = steps.defer_return
         self.enter, self.check_loop = binding.enter, binding.check

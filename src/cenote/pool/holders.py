@@ -52,7 +52,7 @@ class Snapshot:
     __slots__ = ("_claims", "_holders", "_text", "version")
 
     def __init__(self, version: object, held: list[tuple[Any, Holder[Any]]]) -> None:
-        self.version = version  # of the leases: another one, and this is out of date
+        self.version: object = version  # of the leases: another one, and this is out of date
         self._claims = [claim for claim, _ in held]
         self._holders = tuple(holder for _, holder in held)
         self._text = held_by(self._holders)

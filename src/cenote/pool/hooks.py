@@ -102,9 +102,9 @@ class HookTask:
         self._timer = Timer()
         self._outcome: tuple[Any, BaseException | None] | None = None  # what is to be delivered
         self.slot = slot  # which is in its hands
-        self.operation = operation  # which `done` ends
+        self.operation: Operation | None = operation  # which `done` ends
         self.awaited: Any = awaitable  # what the hook has returned
-        self.finished = False
+        self.finished: bool = False
         owner.began(self)
         # The timer first: with eager tasks, create_task runs the hook at once.
         self._timer.start(loop, timeout, self._expire)

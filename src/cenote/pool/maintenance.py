@@ -47,7 +47,7 @@ class Maintenance:
         settings = engine.settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interval = 0.0 if settings.healthcheck is None else settings.healthcheck_interval
-        self.paused = False  # no refill: a failed open is being undone
+        self.paused: bool = False  # no refill: a failed open is being undone
         self._due = Timer()  # the next lifetime, idle time or warning
         self._next_round = Timer()  # of health checks
         self._fill = Timer()  # the next attempt to restore min_size

@@ -37,10 +37,10 @@ class Waiter:
 
     def __init__(self, engine: Engine[Any], claim: Claim) -> None:
         self._engine = engine
-        self.claim = claim
+        self.claim: Claim = claim
         if claim.queue_seq == 0:  # else the native core knows, where the wait began
             claim.failures = engine.factory_failures
-        self.over = False  # it has ended by an exception
+        self.over: bool = False  # it has ended by an exception
         self._accepted = False  # by an async before_acquire, in the turn before
         self.inspection: HookTask | None = None
         self.inspected: Slot | None = None  # at which that looks

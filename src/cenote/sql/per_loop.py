@@ -53,7 +53,9 @@ class LoopDatabase:
         self.private: set[Session] = set()  # of streams
         self.joined: dict[Any, Transaction] = {}  # task -> the transaction of another
         self.connections: set[DriverConnection] = set()  # all that are open
-        self.suspicion_epoch = 0  # counted up when a connection is lost: the others are suspect
+        self.suspicion_epoch: int = (
+            0  # counted up when a connection is lost: the others are suspect
+        )
         self.refused: WeakSet[Any] = WeakSet()  # tasks whose commit() has failed
         self.over = False
         self.disowned = False  # this is a forked child, and all of it is the parent's

@@ -67,11 +67,13 @@ class Template:
         anything: bool,
         hint: str,
     ) -> None:
-        self.text = text  # for the driver
-        self.mapping = mapping  # :name was looked for, else ?
-        self.names = names  # one for each parameter of the driver, in order; () with a sequence
-        self.count = count  # of ?; 0 with a mapping
-        self.native = native  # nothing was converted
+        self.text: str = text  # for the driver
+        self.mapping: bool = mapping  # :name was looked for, else ?
+        self.names: tuple[str, ...] = (
+            names  # one for each parameter of the driver, in order; () with a sequence
+        )
+        self.count: int = count  # of ?; 0 with a mapping
+        self.native: bool = native  # nothing was converted
         self._anything = anything  # the driver's own placeholders: the driver checks
         self._hint = hint  # ends the message of a mismatch
         self._keys = frozenset(names)

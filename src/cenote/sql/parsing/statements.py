@@ -31,19 +31,19 @@ class ParsedStatement:
         if not isinstance(text, str):
             raise TypeError(f"the statement must be a string, not {type(text).__name__}")
         facts = analyse(text, driver.dialect)
-        self.text = text
-        self.size = getsizeof(text)  # it grows if an extension asks for its UTF-8
-        self.touches = facts.touches
+        self.text: str = text
+        self.size: int = getsizeof(text)  # it grows if an extension asks for its UTF-8
+        self.touches: str | None = facts.touches
         # Whether a ROLLBACK of its transaction undoes what it sets.
-        self.undone = facts.statements == 1 and facts.touches in driver.dialect.rules.undone
-        self.lasting = facts.lasting
-        self.replans = facts.replans
+        self.undone: bool = facts.statements == 1 and facts.touches in driver.dialect.rules.undone
+        self.lasting: bool = facts.lasting
+        self.replans: bool = facts.replans
         self.control = facts.control
         self.ends = facts.ends
-        self.opaque = facts.opaque
-        self.commits = facts.statements == 1 and facts.ends in ("commit", "prepare")
-        self.read_only = facts.read_only
-        self.keyword = facts.keyword
+        self.opaque: bool = facts.opaque
+        self.commits: bool = facts.statements == 1 and facts.ends in ("commit", "prepare")
+        self.read_only: bool = facts.read_only
+        self.keyword: str = facts.keyword
         self._driver = driver
         self._positional: Template | None = None
         self._named: Template | None = None
