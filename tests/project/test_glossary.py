@@ -46,8 +46,6 @@ BANNED_MODULES = {
 
 # What still has an old name, while others work on it. A file that is gone leaves the list.
 REMAINING: dict[str, set[str]] = {
-    "drivers/psycopg/connection.py": {"hurry"},
-    "drivers/psycopg/private.py": {"ride"},
     "sql/circle.py": {"circle"},
 }
 

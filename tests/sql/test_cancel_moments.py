@@ -368,9 +368,9 @@ async def test_what_psycopg_waits_for_is_closed_when_it_is_left(
 
     async with backend.database() as db, db.connection() as c:
         raw, waited = c.__wrapped__, steps()
-        raw.hurried = True
+        raw.prompt = True
         task = asyncio.create_task(raw.wait(waited))
         await asyncio.sleep(0)
         await let_be_cancelled(task)
         assert inspect.getgeneratorstate(waited) == inspect.GEN_CLOSED
-        raw.hurried, raw.left = False, None
+        raw.prompt, raw.left = False, None

@@ -13,7 +13,6 @@ from ...sql.driver import (
     DriverConnection,
     Prepared,
     RowCursor,
-    missing,
 )
 from ...sql.parsing.placeholders import Template
 from ..postgresql import (
@@ -23,17 +22,8 @@ from ..postgresql import (
     has_cursor,
     keeps,
 )
-from ..wire import Wire, hang_up
+from . import private
 from .private import Connection
-
-try:
-    import asyncpg
-    from asyncpg import connect_utils
-    from asyncpg.cursor import CursorFactory
-except ImportError:
-    raise missing("asyncpg", "postgresql") from None
-
-# Read by asyncpg from a URL only.
 
 _numbers = counter(1)
 
@@ -45,25 +35,18 @@ class AsyncpgConnection(DriverConnection):
     cancels: ClassVar[bool] = True
     caches_statements: ClassVar[bool] = True
     gives_sqlstate: ClassVar[bool] = True
-    guard_bases: ClassVar[tuple[type, ...]] = (asyncpg.connection._ConnectionProxy,)
+    guard_bases: ClassVar[tuple[type, ...]] = (private.PROXY,)
     raw: Any
 
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
         self._alters = False  # its transaction has changed the schema, if that is not rolled back
-        self._place = {  # of its session, to stop what runs there
-            "loop": raw._loop,
-            "addr": raw._addr,
-            "params": raw._params,
-            "backend_pid": raw._protocol.backend_pid,
-            "backend_secret": raw._protocol.backend_secret,
-        }
-        self._wire = Wire(raw._transport.get_extra_info("socket").fileno())
+        self._place = private.place(raw)
+        self._wire = private.wire(raw)
 
     @property
     def in_transaction(self) -> bool:
-        protocol = self.raw._protocol  # None once it is closed
-        return protocol is not None and protocol.is_in_transaction()
+        return private.in_transaction(self.raw)
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         self.status = status = await self.raw.execute(text, *(arguments or ()))
@@ -121,17 +104,15 @@ class AsyncpgConnection(DriverConnection):
     async def _open_cursor(self, text: str, arguments: Any, *, own: bool) -> Any:
         """A portal: bound, and nothing of it executed. `own`: so is the transaction."""
         raw = self.raw
-        kept = raw._stmt_cache.has((text, raw._protocol.get_record_class(), False))
-        statement = await raw._get_statement(text, None, named=True, use_cache=keeps(text))
+        kept = private.keeps_prepared(raw, text)
         try:
-            return await CursorFactory(raw, text, statement, arguments, None, None, None)
+            return await private.open_cursor(raw, text, arguments, use_cache=keeps(text))
         except Exception as error:
             if not (kept and isinstance(raw, Connection) and raw.refused(error) and own):
                 raise
         await self.rollback()
         await raw.execute("BEGIN")
-        statement = await raw._get_statement(text, None, named=True)
-        return await CursorFactory(raw, text, statement, arguments, None, None, None)
+        return await private.open_cursor(raw, text, arguments, use_cache=True)
 
     async def _hold(self, text: str, arguments: Arguments) -> RowCursor:
         name = f"cenote_{next(_numbers)}"
@@ -157,20 +138,15 @@ class AsyncpgConnection(DriverConnection):
 
     async def close(self) -> None:
         if self.interrupted:
-            # asyncpg does it too, in a task that a loop cancels at its end.
-            await connect_utils._cancel(**self._place)
+            await private.cancel(self._place)
         elif not self.broken:
             await self.raw.close()
 
     def terminate(self) -> None:
-        raw = self.raw
-        if not raw.is_closed():
-            hang_up(raw._transport, raw.terminate)
+        private.terminate(self.raw)
 
     def looks_dead(self) -> bool:
-        raw = self.raw
-        protocol = raw._protocol
-        return protocol is None or raw._aborted or not protocol.is_connected()
+        return private.is_dead(self.raw)
 
     def peer_closed(self) -> bool:
         return not self.raw.is_closed() and self._wire.peer_closed()
@@ -194,13 +170,9 @@ class AsyncpgConnection(DriverConnection):
         if not self.can_reset:
             return False
         raw = self.raw
-        raw._top_xact = None  # its transaction was rolled back
-        raw._listeners.clear()
-        raw._log_listeners.clear()
-        raw._query_loggers.clear()
-        raw._termination_listeners.clear()
+        private.forget_session(raw)
         answer: str = await raw.execute(RESET)
-        if self.replans or int(answer.removeprefix("SELECT ")) < len(raw._stmt_cache):
+        if self.replans or int(answer.removeprefix("SELECT ")) < private.count_prepared(raw):
             raw.forget_plans()  # by whatever way, somebody may have thrown them away
         self.replans = False
         return True
@@ -212,13 +184,13 @@ class AsyncpgConnection(DriverConnection):
 
     def returned(self) -> None:
         if self.touched:  # what was made by way of connection() and is still there ends here
-            self.raw._pool_release_ctr += 1
+            private.end_leftovers(self.raw)
 
     def forget_plans(self) -> None:
         if isinstance(self.raw, Connection):
             self.raw.forget_plans()
         else:
-            self.raw._drop_local_statement_cache()
+            private.forget_plans(self.raw)
 
 
 class AsyncpgPrepared(Prepared):

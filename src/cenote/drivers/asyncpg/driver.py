@@ -11,7 +11,6 @@ from ...sql.driver import (
     DriverConnection,
     check_connect_args,
     fresh,
-    missing,
     reject_unknown,
 )
 from ...sql.parsing.placeholders import Style
@@ -23,13 +22,8 @@ from ..postgresql import (
     server_options,
 )
 from .connection import AsyncpgConnection
-from .private import Connection
+from .private import Connection, asyncpg
 from .rows import AsyncpgRow
-
-try:
-    import asyncpg
-except ImportError:
-    raise missing("asyncpg", "postgresql") from None
 
 # Read by asyncpg from a URL only.
 IN_DSN = (

@@ -1,28 +1,52 @@
-"""What cenote needs of asyncpg and asyncpg does not offer."""
+"""The private names of asyncpg: they are used here only, and checked when this is imported."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-from ...sql.driver import (
-    missing,
-)
-from ..postgresql import (
-    RESET,
-    is_refusal,
-    is_schema_change,
-    keeps,
-)
+from ...sql.driver import missing
+from ..library import Library
+from ..postgresql import RESET, is_refusal, is_schema_change, keeps
+from ..wire import Wire, hang_up
 
 try:
     import asyncpg
-except ImportError:
+except ModuleNotFoundError as error:
+    if error.name != "asyncpg":
+        raise
     raise missing("asyncpg", "postgresql") from None
 
-# Read by asyncpg from a URL only.
+__all__ = ["PROXY", "Connection", "asyncpg"]
+
+TESTED = ("0.30.0", "0.32.0")  # oldest and newest
+
+library = Library("asyncpg", asyncpg.__version__, TESTED)
+connect_utils = library.module("asyncpg.connect_utils", "_cancel")
+connection = library.module(
+    "asyncpg.connection", "_ConnectionProxy", "_StatementCache", "_StatementCacheEntry"
+)
+CursorFactory = library.module("asyncpg.cursor", "CursorFactory").CursorFactory
+protocol = library.module("asyncpg.protocol.protocol", "BaseProtocol")
+library.require(
+    asyncpg.Connection,
+    [
+        "_aborted", "_addr", "_do_execute", "_drop_local_statement_cache", "_get_statement",
+        "_listeners", "_log_listeners", "_loop", "_maybe_gc_stmt", "_params",
+        "_pool_release_ctr", "_protocol", "_query_loggers", "_stmt_cache",
+        "_termination_listeners", "_top_xact", "_transport", "get_reset_query",
+    ],
+)  # fmt: skip
+library.require(connection._StatementCache, ["__len__", "_entries", "get", "has"])
+library.require(connection._StatementCacheEntry, ["_statement"])
+library.require(
+    protocol.BaseProtocol,
+    ["backend_pid", "backend_secret", "get_record_class", "is_connected", "is_in_transaction"],
+)
+
+PROXY: type = connection._ConnectionProxy  # what asyncpg's isinstance() takes for a connection
 
 # An argument that does not fit the type of its parameter, found before anything is sent: of a
 # series only in its first element.
@@ -83,14 +107,14 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
         try:
             result = await executor(statement, timeout)
             if changes:
-                self.alters = self._protocol.is_in_transaction()
+                self.alters = in_transaction(self)
                 self.forget_plans()
             return result, statement
         except asyncpg.OutdatedSchemaCacheError:
             await self.reload_schema_state()
             raise
         except Exception as error:
-            if not kept or not self.refused(error, key) or self._protocol.is_in_transaction():
+            if not kept or not self.refused(error, key) or in_transaction(self):
                 raise
         statement = await self._get_statement(
             query, timeout, ignore_custom_codec=ignore_custom_codec, record_class=record_class
@@ -118,4 +142,82 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
 
     def forget_plans(self) -> None:
         self.plans += 1
-        self._drop_local_statement_cache()
+        forget_plans(self)
+
+
+# -- of any asyncpg connection, also of a class of the user's ------------------------------------
+
+
+def in_transaction(raw: Any) -> bool:
+    """As asyncpg knows it, without a round trip; False once it is closed."""
+    protocol = raw._protocol
+    return protocol is not None and protocol.is_in_transaction()
+
+
+def is_dead(raw: Any) -> bool:
+    """Whether asyncpg knows that the connection is over."""
+    protocol = raw._protocol
+    return protocol is None or raw._aborted or not protocol.is_connected()
+
+
+def wire(raw: Any) -> Wire:
+    """The socket of an open connection."""
+    return Wire(raw._transport.get_extra_info("socket").fileno())
+
+
+def terminate(raw: Any) -> None:
+    """Close at once, also if the loop does not run any more."""
+    if not raw.is_closed():
+        hang_up(raw._transport, raw.terminate)
+
+
+def place(raw: Any) -> Mapping[str, Any]:
+    """What is needed to cancel what runs in this session, also after the connection is closed."""
+    return {
+        "loop": raw._loop,
+        "addr": raw._addr,
+        "params": raw._params,
+        "backend_pid": raw._protocol.backend_pid,
+        "backend_secret": raw._protocol.backend_secret,
+    }
+
+
+async def cancel(place: Mapping[str, Any]) -> None:
+    """Ask the server to stop what runs in that session. asyncpg does it too, in a task that a loop
+    cancels at its end."""
+    await connect_utils._cancel(**place)
+
+
+def keeps_prepared(raw: Any, text: str) -> bool:
+    """Whether asyncpg has a prepared statement for this text in its cache."""
+    return bool(raw._stmt_cache.has((text, raw._protocol.get_record_class(), False)))
+
+
+def count_prepared(raw: Any) -> int:
+    """How many prepared statements are in the cache of asyncpg."""
+    return len(raw._stmt_cache)
+
+
+async def open_cursor(raw: Any, text: str, arguments: Any, *, use_cache: bool) -> Any:
+    """A portal: bound, and nothing of it executed."""
+    statement = await raw._get_statement(text, None, named=True, use_cache=use_cache)
+    return await CursorFactory(raw, text, statement, arguments, None, None, None)
+
+
+def forget_session(raw: Any) -> None:
+    """Drop what asyncpg remembers of a session that is reset: transaction and listeners."""
+    raw._top_xact = None  # its transaction was rolled back
+    raw._listeners.clear()
+    raw._log_listeners.clear()
+    raw._query_loggers.clear()
+    raw._termination_listeners.clear()
+
+
+def forget_plans(raw: Any) -> None:
+    """Empty the cache of prepared statements."""
+    raw._drop_local_statement_cache()
+
+
+def end_leftovers(raw: Any) -> None:
+    """Make everything that this connection has made raise when it is used."""
+    raw._pool_release_ctr += 1

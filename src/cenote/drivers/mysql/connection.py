@@ -76,7 +76,7 @@ class MysqlConnection(DriverConnection):
         # MySQL keeps the types of the first parameters, and makes all others fit them: after 1.5 a
         # text would be 0.0. MariaDB does not.
         self.typed = "MariaDB" not in raw.server_version
-        self._wire = Wire(raw._transport.get_extra_info("socket").fileno())
+        self._wire = Wire(raw.transport.get_extra_info("socket").fileno())
 
     @property
     def in_transaction(self) -> bool:
@@ -326,12 +326,12 @@ class MysqlConnection(DriverConnection):
 
     def terminate(self) -> None:
         raw = self.raw
-        transport, raw._transport, raw._connected = raw._transport, None, False
+        transport = raw.detach()
         if transport is not None:
             hang_up(transport, transport.abort)
 
     def looks_dead(self) -> bool:
-        return not self.raw.connected or self.raw._stream_broken
+        return self.raw.is_dead
 
     def peer_closed(self) -> bool:
         return not self.looks_dead() and self._wire.peer_closed()
@@ -449,7 +449,7 @@ class MysqlSource(RowCursor):
 
     def _hold(self, wait: bool) -> None:
         """asyncmy takes in whatever comes; the server has to wait for the reader."""
-        transport = self.connection.raw._transport
+        transport = self.connection.raw.transport
         if transport is None or transport.is_closing():
             return
         if wait:

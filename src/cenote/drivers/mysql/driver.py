@@ -133,8 +133,8 @@ class MysqlDriver(Driver):
     async def set_up(self, connection: MysqlConnection) -> bool:
         """What connect() has set, and whom it has found, again; False: that is not possible."""
         raw, who = connection.raw, connection.who
-        if raw._db:
-            await raw.select_db(raw._db)
+        if raw.database:
+            await raw.select_db(raw.database)
         charset = charset_by_name(raw.character_set_name())
         for name in ("character_set_client", "character_set_results"):
             raw.variables[name] = charset.name
@@ -148,11 +148,8 @@ class MysqlDriver(Driver):
                 return False  # it had no database, and there is no way back
             if found[0] != who[0]:
                 await raw.run(f"SET ROLE {role_name(who[0])}")
-        if raw._sql_mode is not None:
-            await raw.run(f"SET sql_mode={raw._sql_mode}")
-        if raw._init_command is not None:
-            await raw.run(raw._init_command)
-            await raw.run("COMMIT")
+        for text in raw.settings():
+            await raw.run(text)
         raw.autocommit_mode = True
         await raw.autocommit(True)
         return True

@@ -9,39 +9,46 @@ from __future__ import annotations
 import re
 from codecs import lookup
 from collections.abc import Awaitable, Sequence
+from importlib.metadata import version
 from inspect import signature
 from struct import Struct
 from typing import Any
 
 from ...sql.driver import missing
+from ..library import Library
 
 try:
     import asyncmy
-    from asyncmy import connection as untyped
-    from asyncmy import errors
-    from asyncmy.charset import charset_by_name
-    from asyncmy.constants.CLIENT import FOUND_ROWS, SESSION_TRACK
-    from asyncmy.constants.COMMAND import COM_QUERY, COM_STMT_EXECUTE
-    from asyncmy.constants.SERVER_STATUS import (
-        SERVER_STATUS_AUTOCOMMIT as AUTOCOMMIT,
-    )
-    from asyncmy.constants.SERVER_STATUS import (
-        SERVER_STATUS_IN_TRANS as IN_TRANSACTION,
-    )
-    from asyncmy.protocol import (
-        pack_binary_params,
-        pack_bulk_rows,
-        parse_binary_rows_from_buffer,
-        parse_rows_from_buffer,
-    )
-    from asyncmy.version import __version__
-except ImportError:
+except ModuleNotFoundError as error:
+    if error.name != "asyncmy":
+        raise
     raise missing("asyncmy", "mysql") from None
 
 __all__ = ["AUTOCOMMIT", "FLAGS", "IN_TRANSACTION", "Connection", "Rows", "charset_by_name",
            "errors"]  # fmt: skip
 
-FLAGS = FOUND_ROWS | SESSION_TRACK
+TESTED = ("0.2.17", "0.2.17")  # oldest and newest
+
+library = Library("asyncmy", version("asyncmy"), TESTED)
+untyped = library.module("asyncmy.connection", "MySQLResult", "PreparedStatement")
+errors = library.module(
+    "asyncmy.errors", "InterfaceError", "MySQLError", "OperationalError", "ProgrammingError"
+)
+charset_by_name = library.module("asyncmy.charset", "charset_by_name").charset_by_name
+client = library.module("asyncmy.constants.CLIENT", "FOUND_ROWS", "SESSION_TRACK")
+command = library.module("asyncmy.constants.COMMAND", "COM_QUERY", "COM_STMT_EXECUTE")
+status = library.module(
+    "asyncmy.constants.SERVER_STATUS", "SERVER_STATUS_AUTOCOMMIT", "SERVER_STATUS_IN_TRANS"
+)
+protocol = library.module(
+    "asyncmy.protocol", "pack_binary_params", "pack_bulk_rows", "parse_binary_rows_from_buffer",
+    "parse_rows_from_buffer",
+)  # fmt: skip
+
+AUTOCOMMIT = status.SERVER_STATUS_AUTOCOMMIT
+IN_TRANSACTION = status.SERVER_STATUS_IN_TRANS
+COM_QUERY, COM_STMT_EXECUTE = command.COM_QUERY, command.COM_STMT_EXECUTE
+FLAGS = client.FOUND_ROWS | client.SESSION_TRACK
 SESSION_CHANGED = 0x4000  # a flag of the status: the OK packet says what has changed
 SYSTEM_VARIABLE = 0  # one of the things that it may say
 COM_RESET_CONNECTION = 0x1F
@@ -82,6 +89,25 @@ ENCODINGS: dict[str | None, str] = {
 Base: Any = asyncmy.Connection
 MySQLResult: Any = untyped.MySQLResult
 PreparedStatement: Any = untyped.PreparedStatement
+
+library.require(
+    Base,
+    [
+        "_execute_command", "_process_auth", "_read_ok_packet", "_read_query_result", "prepare",
+        "query", "read_packet",
+    ],
+)  # fmt: skip
+# What the constructor sets can be seen on a connection only, and making one needs a running loop:
+# it is checked whenever one is made.
+ATTRIBUTES = (
+    "_affected_rows", "_bulk_supported", "_connected", "_db", "_deprecate_eof", "_encoding",
+    "_init_command", "_proto", "_result", "_secure", "_sql_mode", "_stream_broken", "_transport",
+    "connected",
+)  # fmt: skip
+library.require(
+    MySQLResult, ["_check_packet_is_eof", "init_unbuffered_query", "read", "read_binary"]
+)
+library.require(PreparedStatement, ["close", "execute", "parameter_count"])
 is_end = MySQLResult._check_packet_is_eof
 
 
@@ -126,6 +152,7 @@ class Connection(Base):  # type: ignore[misc]
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
+        library.require(self, ATTRIBUTES)
         self.sending: str = self._encoding
         self.variables: dict[str, str | None] = {}  # of the session, as far as they are tracked
         self.changes = 0  # of them: what was prepared before meant something else
@@ -171,7 +198,7 @@ class Connection(Base):  # type: ignore[misc]
 
     async def run_bulk(self, statement: Any, rows: Sequence[Sequence[Any]]) -> None:
         """In one message, as MariaDB can. ValueError: it is not possible, and nothing was done."""
-        packed = pack_bulk_rows(rows, statement.parameter_count, self.sending)
+        packed = protocol.pack_bulk_rows(rows, statement.parameter_count, self.sending)
         if packed is None:
             raise ValueError("a column has values of several types, or none")
         head = BULK_HEAD.pack(statement._statement_id, WITH_TYPES)
@@ -180,6 +207,32 @@ class Connection(Base):  # type: ignore[misc]
     @property
     def has_bulk(self) -> bool:
         return bool(self._bulk_supported)
+
+    @property
+    def transport(self) -> Any:
+        """Of asyncio; None once the connection is closed."""
+        return self._transport
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether asyncmy knows that the connection is over."""
+        return not self.connected or bool(self._stream_broken)
+
+    @property
+    def database(self) -> str | None:
+        """The database that connect() was given."""
+        return self._db  # type: ignore[no-any-return]
+
+    def settings(self) -> list[str]:
+        """The statements by which connect() has set sql_mode, and those of init_command."""
+        texts = [] if self._sql_mode is None else [f"SET sql_mode={self._sql_mode}"]
+        return texts if self._init_command is None else [*texts, self._init_command, "COMMIT"]
+
+    def detach(self) -> Any:
+        """Count as closed; gives the transport, which is still open, or None."""
+        transport: Any = self.transport
+        self._transport, self._connected = None, False
+        return transport
 
     async def reset(self) -> None:
         await self._execute_command(COM_RESET_CONNECTION, b"")
@@ -226,7 +279,7 @@ class Connection(Base):  # type: ignore[misc]
         head = HEAD.pack(statement._statement_id, 0, 1)
         if not arguments:
             return head
-        packed: bytes = pack_binary_params(tuple(arguments), self.sending)
+        packed: bytes = protocol.pack_binary_params(tuple(arguments), self.sending)
         return head + packed
 
     async def _run(
@@ -368,9 +421,9 @@ class Rows:
         self._binary = binary
         self._pending: list[Any] = []  # read and not yet given
         self.names = [column[0] for column in result.description or ()]
-        self._parse: Any = parse_rows_from_buffer
+        self._parse: Any = protocol.parse_rows_from_buffer
         if binary:
-            self._parse = parse_binary_rows_from_buffer
+            self._parse = protocol.parse_binary_rows_from_buffer
             self._kinds = tuple(
                 (field.type_code, bool(field.flags & UNSIGNED), *converter)
                 for field, converter in zip(
@@ -469,26 +522,3 @@ def _string(data: bytes, at: int) -> tuple[bytes, int]:
     length = int.from_bytes(data[at + 1 : at + 1 + width], "little") if width else first
     start = at + 1 + width
     return data[start : start + length], start + length
-
-
-# Checked when this is imported, so that another asyncmy fails here and not in mid-statement.
-_PRIVATE = {
-    Base: (
-        "_process_auth",
-        "_execute_command",
-        "_read_ok_packet",
-        "read_packet",
-        "prepare",
-        "query",
-        "_read_query_result",
-    ),
-    MySQLResult: ("read", "read_binary", "init_unbuffered_query", "_check_packet_is_eof"),
-    PreparedStatement: ("parameter_count", "execute", "close"),
-}
-for _type, _names in _PRIVATE.items():
-    for _name in _names:
-        if not hasattr(_type, _name):
-            raise ImportError(
-                f"this version of asyncmy ({__version__}) has no {_type.__name__}.{_name}: "
-                f"cenote is made for asyncmy 0.2.17 and what is compatible with it"
-            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Sequence
 from itertools import count as counter
 from operator import length_hint
@@ -14,7 +13,6 @@ from ...sql.driver import (
     Collected,
     DriverConnection,
     RowCursor,
-    missing,
 )
 from ...sql.notes import note_row, of_values
 from ..postgresql import (
@@ -24,19 +22,21 @@ from ..postgresql import (
     is_refusal,
 )
 from ..wire import Wire
-from .private import MADE_BY_CONNECT, Connection, Keeper, Series, has_rows, named, ride
-
-try:
-    import psycopg
-    from psycopg.adapt import AdaptersMap
-    from psycopg.pq import ConnStatus, TransactionStatus
-    from psycopg.rows import tuple_row
-except ImportError:
-    raise missing("psycopg", "psycopg") from None
+from . import private
+from .private import (
+    Connection,
+    ConnStatus,
+    Series,
+    TransactionStatus,
+    drive,
+    has_rows,
+    psycopg,
+    row_factory,
+    tuple_row,
+)
 
 R = TypeVar("R")
 
-CLOSED = "the connection is closed"  # before anything was sent
 IN_TRANSACTION = frozenset({TransactionStatus.INTRANS, TransactionStatus.INERROR})
 USE_COPY = (
     "COPY from and to the client needs the driver's own means: "
@@ -60,9 +60,9 @@ class PsycopgConnection(DriverConnection):
 
     def __init__(self, raw: Any, context: Any) -> None:
         super().__init__(raw)
-        self._keeper = raw._prepared = Keeper(raw._prepared)
+        self._keeper = private.install_keeper(raw)
         self._context = context  # of adapters; given to connect(), or None
-        self._made = {name: getattr(raw, name) for name in MADE_BY_CONNECT}
+        self._made = private.settings(raw)
         self._wire = Wire(raw.pgconn.socket)
 
     @property
@@ -88,21 +88,20 @@ class PsycopgConnection(DriverConnection):
         return row[0] if row else None
 
     async def _run(
-        self, text: str, arguments: Arguments, prepare: bool | None = None, rows: Any = named
+        self, text: str, arguments: Arguments, prepare: bool | None = None, rows: Any = row_factory
     ) -> Any:
-        """What execute() of a cursor does, in one coroutine; see hurry() about cancellations."""
+        """What execute() of a cursor does, in one coroutine that a cancellation ends at once."""
         if prepare is None and arguments is None and ";" in text.rstrip("; \r\n\t"):
             prepare = False  # perhaps several statements, which cannot be prepared
         raw = self.raw
         keeper = self._keeper
         cursor: Any = raw.cursor(row_factory=rows)
         async with raw.lock:
-            if keeper._to_flush:
+            if keeper.unflushed:
                 await self._flush()
             keeper.missed = False
             try:
-                steps = cursor._execute_gen(text, arguments, prepare=prepare)
-                await ride(steps, raw.pgconn.socket)
+                await private.execute(raw, cursor, text, arguments, prepare)
                 return cursor
             except psycopg.Error as error:
                 if self.is_stuck():
@@ -110,8 +109,7 @@ class PsycopgConnection(DriverConnection):
                 if keeper.missed or not self._refused(error) or self.in_transaction:
                     raise
             await self._flush()
-            steps = cursor._execute_gen(text, arguments, prepare=prepare)
-            await ride(steps, raw.pgconn.socket)
+            await private.execute(raw, cursor, text, arguments, prepare)
         return cursor
 
     def _refused(self, error: Exception) -> bool:
@@ -131,24 +129,23 @@ class PsycopgConnection(DriverConnection):
         """Drop on the server what forget_plans() has forgotten. psycopg itself would do it after
         the next statement, and drop what that one has prepared."""
         pgconn = self.raw.pgconn
-        if self._keeper._to_flush and pgconn.transaction_status != TransactionStatus.INERROR:
+        if self._keeper.unflushed and pgconn.transaction_status != TransactionStatus.INERROR:
             # there only its end can run
-            await ride(self._keeper.maintain_gen(self.raw), pgconn.socket)
+            await drive(self._keeper.maintain_gen(self.raw), pgconn.socket)
 
     async def _command(self, text: str) -> bytes | None:
         """Without arguments and rows; what the server answered."""
         raw = self.raw
         async with raw.lock:
-            result = await ride(raw._exec_command(text), raw.pgconn.socket)
-        answer = None if result is None else result.command_status
+            answer = await private.command(raw, text)
         if answer == b"ROLLBACK":
             self.forget_plans()  # what was prepared in it may be of tables that are gone with it
         return answer
 
-    async def hurry(self, awaitable: Awaitable[R]) -> R:
+    async def cancel_promptly(self, awaitable: Awaitable[R]) -> R:
         """A cancellation is not kept waiting: the connection is destroyed, the server told then."""
         raw = self.raw
-        raw.hurried = True
+        raw.prompt = True
         try:
             return await awaitable
         except Exception:
@@ -156,7 +153,7 @@ class PsycopgConnection(DriverConnection):
                 raise raw.left from None  # psycopg complains of its pipeline instead
             raise
         finally:
-            raw.hurried = False
+            raw.prompt = False
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         again = not self.in_transaction
@@ -176,7 +173,7 @@ class PsycopgConnection(DriverConnection):
             nonlocal refused
             self._keeper.missed = False
             try:
-                await self.hurry(cursor.executemany(statement, rows))
+                await self.cancel_promptly(cursor.executemany(statement, rows))
             except psycopg.Error as error:
                 kept = not self._keeper.missed and cursor.statusmessage is None
                 refused = kept and self._refused(error)
@@ -206,12 +203,12 @@ class PsycopgConnection(DriverConnection):
         if own:
             await self._command("BEGIN")
         name = f"cenote_{next(_numbers)}"
-        cursor = self.raw.cursor(name, row_factory=named, withhold=outside and not alone)
+        cursor = self.raw.cursor(name, row_factory=row_factory, withhold=outside and not alone)
         statement: Any = text
         try:
-            await self.hurry(cursor.execute(statement, arguments))
+            await self.cancel_promptly(cursor.execute(statement, arguments))
         except BaseException as error:
-            cursor._closed = True  # psycopg complains about open ones
+            private.abandon_cursor(cursor)
             if isinstance(error, Exception) and own and self.in_transaction:
                 await self.rollback()
             raise
@@ -234,8 +231,7 @@ class PsycopgConnection(DriverConnection):
         await raw.close()
 
     def terminate(self) -> None:
-        self.raw._closed = True
-        self.raw.pgconn.finish()
+        private.terminate(self.raw)
 
     def looks_dead(self) -> bool:
         raw = self.raw
@@ -262,14 +258,10 @@ class PsycopgConnection(DriverConnection):
         raw = self.raw
         if not raw.autocommit:
             await raw.set_autocommit(True)
-        raw._notify_handlers.clear()
-        raw._notice_handlers.clear()
-        for name, value in self._made.items():
-            setattr(raw, name, value)
-        raw._adapters = None if self._context is None else AdaptersMap(self._context.adapters)
+        private.restore(raw, self._made, self._context)
         answer = await self._run(RESET, None, prepare=False)
-        raw._notifies_backlog = deque()  # also what came with the answer
-        if self.replans or answer._results[-1].ntuples < len(self._keeper._names):
+        private.drop_notifies(raw)  # also what came with the answer
+        if self.replans or private.count_rows(answer) < self._keeper.kept:
             self.forget_plans()  # by whatever way, somebody may have thrown them away
         self.replans = self._keeper.guests = False
         return True
@@ -294,7 +286,7 @@ class PsycopgSource(RowCursor):
         self.own = own
 
     async def fetch(self, count: int) -> Sequence[Any]:
-        rows: Sequence[Any] = await self.connection.hurry(self.cursor.fetchmany(count))
+        rows: Sequence[Any] = await self.connection.cancel_promptly(self.cursor.fetchmany(count))
         return rows
 
     async def close(self) -> None:
@@ -303,4 +295,4 @@ class PsycopgSource(RowCursor):
             await self.connection.commit()
 
     def abandon(self) -> None:
-        self.cursor._closed = True  # psycopg complains about open ones
+        private.abandon_cursor(self.cursor)

@@ -11,7 +11,6 @@ from ...sql.driver import (
     DriverConnection,
     check_connect_args,
     fresh,
-    missing,
     reject_unknown,
 )
 from ...sql.parsing.placeholders import Style
@@ -23,13 +22,7 @@ from ..postgresql import (
     server_options,
 )
 from .connection import PsycopgConnection
-from .private import Connection
-
-try:
-    import psycopg
-    from psycopg.pq import Conninfo
-except ImportError:
-    raise missing("psycopg", "psycopg") from None
+from .private import Connection, Conninfo, psycopg
 
 R = TypeVar("R")
 

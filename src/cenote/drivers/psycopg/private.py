@@ -1,40 +1,69 @@
-"""What cenote needs of psycopg and psycopg does not offer."""
+"""The private names of psycopg: they are used here only, and checked when this is imported."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Mapping
 from logging import DEBUG
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...log import log
-from ...sql.driver import (
-    LONGEST_KEPT,
-    missing,
-)
+from ...sql.driver import LONGEST_KEPT, missing
 from ...sql.rows import row_type
-from ..postgresql import (
-    keeps,
-)
+from ..library import Library
+from ..postgresql import keeps
 
 try:
     import psycopg
-    from psycopg._preparing import Prepare, PrepareManager
-    from psycopg.pq import ExecStatus
-    from psycopg.rows import no_result
-    from psycopg.waiting import Ready, Wait
-except ImportError:
+    from psycopg.adapt import AdaptersMap
+    from psycopg.pq import Conninfo, ConnStatus, ExecStatus, TransactionStatus
+    from psycopg.rows import no_result, tuple_row
+except ModuleNotFoundError as error:
+    if error.name != "psycopg":
+        raise
     raise missing("psycopg", "psycopg") from None
 
+__all__ = ["ConnStatus", "Connection", "Conninfo", "Keeper", "Series", "TransactionStatus",
+           "psycopg", "tuple_row"]  # fmt: skip
+
 R = TypeVar("R")
+
+TESTED = ("3.3.0", "3.3.9")  # oldest and newest
+
+library = Library("psycopg", psycopg.__version__, TESTED)
+preparing = library.module("psycopg._preparing", "Prepare", "PrepareManager")
+waiting = library.module("psycopg.waiting", "Ready", "Wait")
+
+if TYPE_CHECKING:
+    from psycopg._preparing import Prepare, PrepareManager
+else:
+    Prepare, PrepareManager = preparing.Prepare, preparing.PrepareManager
 
 MADE_BY_CONNECT = ("row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold",
                    "prepared_max", "_isolation_level", "_read_only", "_deferrable",
                    "_begin_statement", "_num_transactions", "_tpc")  # fmt: skip
 
+library.require(PrepareManager, ["clear", "get", "key", "maintain_gen", "maybe_add_to_cache"])
+library.require_assigned(PrepareManager, ["_names", "_to_flush"])
+library.require(Prepare, ["NO", "SHOULD", "YES"])
+library.require_assigned(
+    psycopg.AsyncConnection,
+    [
+        *MADE_BY_CONNECT, "_adapters", "_closed", "_deallocate", "_exec_command",
+        "_notice_handlers", "_notifies_backlog", "_notify_handlers", "_prepared", "cancel_safe",
+        "lock", "pgconn", "wait",
+    ],
+)  # fmt: skip
+library.require_assigned(
+    psycopg.AsyncCursor,
+    ["_check_results", "_closed", "_encoding", "_execute_gen", "_results", "pgresult"],
+)
+library.require_assigned(psycopg.AsyncServerCursor, ["_closed"])
+
 # What a generator of psycopg waits for, and what it is told.
-TO_READ, TO_WRITE = Wait.R.value, Wait.W.value
-READABLE, WRITABLE = Ready.R.value, Ready.W.value
+TO_READ, TO_WRITE = waiting.Wait.R.value, waiting.Wait.W.value
+READABLE, WRITABLE = waiting.Ready.R.value, waiting.Ready.W.value
 
 # What psycopg itself has prepared, and nothing of what its user has.
 DEALLOCATE_OURS = b"""
@@ -48,7 +77,7 @@ END $cenote$
 """
 
 
-def named(cursor: Any) -> Any:
+def row_factory(cursor: Any) -> Any:
     """A row factory of psycopg."""
     result = cursor.pgresult
     if result is None or not result.nfields:
@@ -62,18 +91,18 @@ def has_rows(cursor: Any) -> bool:
     return result is not None and result.status == ExecStatus.TUPLES_OK
 
 
-async def ride(steps: Generator[int, int, R], descriptor: int) -> R:
-    """To the end of a generator of psycopg, which yields what it waits for. psycopg's own way
-    wakes up ten times a second, or without a pause."""
+async def drive(steps: Generator[int, int, R], descriptor: int) -> R:
+    """Run a generator of psycopg, which yields what it waits for, to its end and give its result.
+    psycopg's own way wakes up ten times a second, or without a pause."""
     try:
         wanted = next(steps)
         loop = asyncio.get_running_loop()
         while True:
             ready = loop.create_future()
             if wanted & TO_READ:
-                loop.add_reader(descriptor, tell, ready, READABLE)
+                loop.add_reader(descriptor, set_ready, ready, READABLE)
             if wanted & TO_WRITE:
-                loop.add_writer(descriptor, tell, ready, WRITABLE)
+                loop.add_writer(descriptor, set_ready, ready, WRITABLE)
             try:
                 state = await ready
             finally:
@@ -102,24 +131,24 @@ def abandon(steps: Generator[int, int, Any]) -> None:
         return
 
 
-def tell(future: asyncio.Future[int], state: int) -> None:
+def set_ready(future: asyncio.Future[int], state: int) -> None:
     if not future.done():
         future.set_result(state)
 
 
 class Connection(psycopg.AsyncConnection[Any]):
-    """A psycopg connection that can be left at once by who will destroy it."""
+    """A psycopg connection that a cancelled task can leave at once, to be destroyed."""
 
-    hurried = False  # do not wait until a cancelled statement is over on the server
+    prompt = False  # do not wait until a cancelled statement is over on the server
     left: BaseException | None = None  # with what it was
 
     async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
-        if not self.hurried:
+        if not self.prompt:
             return await super().wait(gen, *arguments, **options)
         if self.left is not None:
             raise self.left  # psycopg wants to end its pipeline in order, and waits for it
         try:
-            return await ride(gen, self.pgconn.socket)
+            return await drive(gen, self.pgconn.socket)
         except BaseException as error:
             if not isinstance(error, Exception):
                 self.left = error
@@ -156,6 +185,16 @@ class Keeper(PrepareManager):
         # psycopg looks at the answer to ROLLBACK, DISCARD ALL and their like only the first time.
         return self.key(query) if prep is Prepare.NO else key
 
+    @property
+    def unflushed(self) -> bool:
+        """Whether something was forgotten that is still prepared on the server."""
+        return bool(self._to_flush)
+
+    @property
+    def kept(self) -> int:
+        """How many statements are prepared."""
+        return len(self._names)
+
     def maintain_gen(self, conn: Any) -> Any:
         while self._to_flush:
             name = self._to_flush.popleft()
@@ -178,3 +217,61 @@ class Series(psycopg.AsyncCursor[Any]):
             self.refusal = self.refusal or error  # those that follow are not executed
             raise
         self.done += 1
+
+
+# -- of any psycopg connection -------------------------------------------------------------------
+
+
+def install_keeper(raw: Any) -> Keeper:
+    """Let a `Keeper` decide what stays prepared on this connection."""
+    keeper = raw._prepared = Keeper(raw._prepared)
+    return keeper
+
+
+def settings(raw: Any) -> Mapping[str, Any]:
+    """What connect() has set, for `restore()`."""
+    return {name: getattr(raw, name) for name in MADE_BY_CONNECT}
+
+
+def restore(raw: Any, settings: Mapping[str, Any], context: Any) -> None:
+    """Set everything of the client's side that belongs to a session back."""
+    raw._notify_handlers.clear()
+    raw._notice_handlers.clear()
+    for name, value in settings.items():
+        setattr(raw, name, value)
+    raw._adapters = None if context is None else AdaptersMap(context.adapters)
+
+
+def drop_notifies(raw: Any) -> None:
+    """Forget notifications that came and were not read."""
+    raw._notifies_backlog = deque()
+
+
+async def execute(raw: Any, cursor: Any, text: str, arguments: Any, prepare: bool | None) -> None:
+    """What execute() of a cursor does, without its lock and without its wait after a
+    cancellation."""
+    steps = cursor._execute_gen(text, arguments, prepare=prepare)
+    await drive(steps, raw.pgconn.socket)
+
+
+async def command(raw: Any, text: str) -> bytes | None:
+    """Run a statement without arguments and rows; gives what the server answered."""
+    result = await drive(raw._exec_command(text), raw.pgconn.socket)
+    return None if result is None else result.command_status
+
+
+def count_rows(cursor: Any) -> int:
+    """Rows of the last result of a cursor."""
+    rows: int = cursor._results[-1].ntuples
+    return rows
+
+
+def abandon_cursor(cursor: Any) -> None:
+    """Mark a cursor as closed whose connection is destroyed: psycopg complains about open ones."""
+    cursor._closed = True
+
+
+def terminate(raw: Any) -> None:
+    """Close at once."""
+    raw._closed = True
+    raw.pgconn.finish()
