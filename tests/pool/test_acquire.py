@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import cenote
-from tests.support.clock import advance, settle
+from tests.support.clock import advance, now, settle
 from tests.support.kit import (
     Broken,
     FakeService,
@@ -19,7 +19,9 @@ from tests.support.kit import (
     RecordingStrategy,
     Stubborn,
     acquiring,
+    filled,
     give_all,
+    line,
     obtain,
     outcome,
     take_all,
@@ -28,22 +30,6 @@ from tests.support.kit import (
 virtual_time = pytest.mark.virtual_time
 both_factories = pytest.mark.parametrize("factory", ["sync ok", "async ok"])
 both_kinds = pytest.mark.parametrize("kind", ["sync", "async"])
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def a_line() -> int:
-    """The line from which this is called."""
-    return inspect.currentframe().f_back.f_lineno
-
-
-async def filled(make_pool, service: FakeService, size: int, **options):
-    """A pool with this many idle resources, which is all that it may have."""
-    pool = make_pool(**service.hooks(), max_size=size, **options)
-    await give_all(pool, await take_all(pool, size))
-    return pool
 
 
 # -- the steps -----------------------------------------------------------------------------------
@@ -1176,7 +1162,7 @@ async def test_the_timeout_error_lists_holders_longest_first(make_pool):
 @virtual_time
 async def test_a_holder_has_the_calls_place_and_awaiting_task(make_pool):
     pool = make_pool(object, max_size=1)
-    acquire, line = pool.acquire(), a_line()
+    acquire, here = pool.acquire(), line()
 
     async def elsewhere():
         return await acquire
@@ -1185,7 +1171,7 @@ async def test_a_holder_has_the_calls_place_and_awaiting_task(make_pool):
     with pytest.raises(cenote.AcquireTimeoutError) as raised:
         await pool.acquire(timeout=1)
     (holder,) = raised.value.holders
-    assert (holder.task, holder.file, holder.line) == ("awaiter", __file__, line)
+    assert (holder.task, holder.file, holder.line) == ("awaiter", __file__, here)
     pool.release(held)
 
 
@@ -1193,10 +1179,10 @@ async def test_frames_of_contextlib_are_not_the_place_of_an_acquire(make_pool):
     pool, acquires = make_pool(object, max_size=1), []
     stack = contextlib.ExitStack()
     stack.callback(acquires.extend, map(pool.acquire, [None]))  # called by contextlib itself
-    stack.close(); line = a_line()  # fmt: skip  # noqa: E702
+    stack.close(); here = line()  # fmt: skip  # noqa: E702
     held = await acquires[0]
     (holder,) = pool.holders()
-    assert (holder.file, holder.line) == (__file__, line)
+    assert (holder.file, holder.line) == (__file__, here)
     pool.release(held)
 
 
@@ -1534,9 +1520,9 @@ async def test_try_acquire_refuses_an_async_before_acquire(make_pool, style):
 
 async def test_try_acquire_is_seen_as_held_by_the_calling_task(make_pool):
     pool = make_pool(object)
-    resource, line = pool.try_acquire(), a_line()
+    resource, here = pool.try_acquire(), line()
     (holder,) = pool.holders()
-    assert (holder.task, holder.file, holder.line) == ("test", __file__, line)
+    assert (holder.task, holder.file, holder.line) == ("test", __file__, here)
     pool.release(resource)
 
 

@@ -14,11 +14,13 @@ from tests.support.kit import (
     HOOKS,
     Broken,
     FakeService,
+    Fatal,
     Gate,
     RecordingStrategy,
     Stubborn,
     acquiring,
     give_all,
+    hang,
     outcome,
     take_all,
 )
@@ -29,10 +31,6 @@ Pool = cenote.Pool[Any]
 Modes = tuple[str | None, ...]
 
 
-class Stop(BaseException):
-    """No Exception, and no cancellation."""
-
-
 # -- leaving the block ---------------------------------------------------------------------------
 
 
@@ -41,16 +39,12 @@ async def body_of(pool: Pool, body: Callable[[], Awaitable[None]]) -> None:
         await body()
 
 
-async def hang() -> None:
-    await asyncio.get_running_loop().create_future()
-
-
 async def fail() -> None:
     raise Broken
 
 
 async def stop() -> None:
-    raise Stop
+    raise Fatal
 
 
 @both_kinds
@@ -74,7 +68,7 @@ async def test_a_cancelled_body_destroys_its_resource(make_pool, kind):
 async def test_any_other_base_exception_destroys_as_well(make_pool, kind):
     service, strategy = FakeService(destructor=f"{kind} ok"), RecordingStrategy()
     pool = make_pool(**service.hooks(), strategy=strategy)
-    with pytest.raises(Stop):
+    with pytest.raises(Fatal):
         await body_of(pool, stop)
     assert service.destroyed == service.made
     assert strategy.reports == []
@@ -221,13 +215,13 @@ async def test_reuse_after_cancel_lets_before_release_reject(make_pool, kind):
         RecordingStrategy(),
     )
     pool = make_pool(**service.hooks(), strategy=strategy, reuse_after_cancel=True)
-    with pytest.raises(Stop):
+    with pytest.raises(Fatal):
         await body_of(pool, stop)
     assert service.destroyed == service.made
     assert strategy.reports == []
 
 
-ways_out = pytest.mark.parametrize("way_out", [None, Broken, asyncio.CancelledError, Stop])
+ways_out = pytest.mark.parametrize("way_out", [None, Broken, asyncio.CancelledError, Fatal])
 
 
 @ways_out
@@ -269,7 +263,7 @@ async def test_leaving_normally_says_nothing_of_a_rejection(make_pool, kind, how
 
 
 @both_kinds
-@pytest.mark.parametrize("way_out", [Broken("mine"), asyncio.CancelledError("mine"), Stop("mine")])
+@pytest.mark.parametrize("way_out", [Broken("mine"), asyncio.CancelledError("mine"), Fatal("mine")])
 @pytest.mark.parametrize("reuse", [False, True])
 async def test_errors_of_the_return_never_replace_an_exception(make_pool, kind, way_out, reuse):
     service = FakeService(before_release=f"{kind} fails", destructor=f"{kind} fails")

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 import cenote
-from tests.support.clock import advance, settle
+from tests.support.clock import advance, now, settle
 from tests.support.kit import (
     STYLES,
     Gate,
@@ -462,10 +462,6 @@ class Closer:
             await self.way(self.pool)
             self.came_back += 1
         return arguments[0] if arguments else Thing()
-
-
-def now():
-    return asyncio.get_running_loop().time()
 
 
 @pytest.mark.virtual_time

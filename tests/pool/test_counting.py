@@ -9,20 +9,20 @@ import pytest
 import cenote
 from cenote import AcquireTimeoutError, Holder, PoolOverloadedError, Stats
 from tests.support.clock import advance, settle
-from tests.support.kit import STYLES, Gate, Holding, Thing, acquiring, cancel, line, outcome, styled
+from tests.support.kit import (
+    STYLES,
+    Gate,
+    Holding,
+    Thing,
+    acquiring,
+    cancel,
+    counts,
+    line,
+    outcome,
+    styled,
+)
 
 styles = pytest.mark.parametrize("style", STYLES)
-
-
-def counts(pool):
-    """count, idle, active, waiting; and every way to ask for them agrees."""
-    stats = pool.stats()
-    assert len(pool) == pool.count == stats.count
-    assert pool.idle_count == stats.idle
-    assert pool.active_count == stats.active
-    assert pool.waiting_count == stats.waiting
-    assert pool.count == pool.idle_count + pool.active_count
-    return pool.count, pool.idle_count, pool.active_count, pool.waiting_count
 
 
 def work(pool):

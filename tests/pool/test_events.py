@@ -20,6 +20,7 @@ from tests.support.kit import (
     Thing,
     acquiring,
     cancel,
+    kinds,
     line,
     outcome,
     raising,
@@ -30,16 +31,12 @@ from tests.support.kit import (
 NOTHING = {"resource": None, "task": None, "duration": None, "reason": None, "error": None}
 
 
-def kinds(events):
-    return [event.kind for event in events]
-
-
 def only(events, kind):
     (event,) = [event for event in events if event.kind == kind]
     return event
 
 
-def fields(event):
+def fields_of(event):
     return {name: getattr(event, name) for name in NOTHING}
 
 
@@ -74,7 +71,7 @@ async def test_opened_comes_once_with_no_fields(make_pool):
     await pool.open()
     await pool.open()
     assert kinds(events) == ["opened"]
-    assert fields(events[0]) == NOTHING
+    assert fields_of(events[0]) == NOTHING
 
 
 async def test_the_first_acquire_sends_opened_too(make_pool):
@@ -119,7 +116,7 @@ async def test_acquired_without_a_wait(make_pool):
     await pool.open()
     events = recorded(pool)
     thing, other = await pool.acquire(), pool.try_acquire()
-    assert [fields(event) for event in events] == [
+    assert [fields_of(event) for event in events] == [
         {**NOTHING, "resource": thing, "task": "test", "duration": 0.0},
         {**NOTHING, "resource": other, "task": "test", "duration": 0.0},
     ]
@@ -163,7 +160,7 @@ async def test_waiting_has_the_task_that_waits(make_pool):
     waiter = acquiring(pool, name="waiter")
     await settle()
     assert kinds(events) == ["waiting"]
-    assert fields(events[0]) == {**NOTHING, "task": "waiter"}
+    assert fields_of(events[0]) == {**NOTHING, "task": "waiter"}
     pool.release(thing)
     pool.release(await waiter)
 
@@ -184,7 +181,7 @@ async def test_timeout_has_the_task_and_its_wait(make_pool):
     events = recorded(pool)
     error = await outcome(acquiring(pool, name="waiter", timeout=2))
     assert kinds(events) == ["waiting", "timeout"]
-    assert fields(events[1]) == {**NOTHING, "task": "waiter", "duration": 2.0, "error": error}
+    assert fields_of(events[1]) == {**NOTHING, "task": "waiter", "duration": 2.0, "error": error}
     pool.release(thing)
 
 
@@ -225,7 +222,7 @@ async def test_cancelled_has_the_task_and_its_wait(make_pool):
     await advance(2)
     await cancel(waiter)
     assert kinds(events) == ["waiting", "cancelled"]
-    assert fields(events[1]) == {**NOTHING, "task": "waiter", "duration": 2.0}
+    assert fields_of(events[1]) == {**NOTHING, "task": "waiter", "duration": 2.0}
     pool.release(thing)
 
 
@@ -323,7 +320,7 @@ async def test_state_changed_has_the_new_state(make_pool):
     pool.deactivate()
     pool.recover()
     pool.activate()
-    assert [fields(event) for event in events] == [
+    assert [fields_of(event) for event in events] == [
         {**NOTHING, "reason": "INACTIVE"},
         {**NOTHING, "reason": "RECOVERING"},
         {**NOTHING, "reason": "ACTIVE"},
@@ -337,7 +334,7 @@ async def test_closed_comes_once_with_no_fields(make_pool):
     await pool.open()
     await pool.close()
     assert kinds(events) == ["opened", "closed"]
-    assert fields(events[1]) == NOTHING
+    assert fields_of(events[1]) == NOTHING
 
 
 async def test_destroyed_by_discard_has_its_reason(make_pool):
@@ -346,7 +343,7 @@ async def test_destroyed_by_discard_has_its_reason(make_pool):
     events = recorded(pool)
     await pool.discard(thing)
     event = only(events, "destroyed")
-    assert fields(event) == {**NOTHING, "resource": thing, "reason": "discarded"}
+    assert fields_of(event) == {**NOTHING, "resource": thing, "reason": "discarded"}
 
 
 @pytest.mark.parametrize("style", STYLES)

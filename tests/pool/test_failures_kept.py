@@ -8,25 +8,13 @@ import pytest
 
 import cenote
 from tests.support.clock import advance, settle
-from tests.support.kit import STYLES, Gate, Holding, Thing, acquiring, outcome, styled
+from tests.support.kit import STYLES, Gate, Holding, Moody, Thing, acquiring, outcome, styled
 
 pytestmark = pytest.mark.virtual_time
 
 
 class Body:
     """What a request has in its variables."""
-
-
-class Moody:
-    """A factory that fails while it is down."""
-
-    def __init__(self):
-        self.down = True
-
-    def __call__(self):
-        if self.down:
-            raise OSError("backend down")
-        return Thing()
 
 
 def alive(reference):
@@ -55,7 +43,7 @@ async def failing(work):
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_the_error_of_a_factory_is_let_go(make_pool, style):
-    pool = make_pool(styled(style, Moody()), max_size=2)
+    pool = make_pool(styled(style, Moody(down=True)), max_size=2)
     assert not alive(await failing(pool.acquire))
 
 
@@ -120,7 +108,7 @@ async def test_a_factory_error_is_let_go_with_its_waiter(make_pool):
 
 
 async def test_a_closed_pool_keeps_no_factory_error(make_pool):
-    factory = Moody()
+    factory = Moody(down=True)
     factory.down = False
     pool = make_pool(factory, max_size=1)
     resource = await pool.acquire()

@@ -9,10 +9,11 @@ import weakref
 import pytest
 
 import cenote
-from tests.support.clock import advance, settle
+from tests.support.clock import advance, now, settle
 from tests.support.kit import (
     STYLES,
     Gate,
+    Moody,
     RecordingStrategy,
     Thing,
     Things,
@@ -25,10 +26,6 @@ from tests.support.kit import (
 )
 
 pytestmark = pytest.mark.virtual_time
-
-
-def now():
-    return asyncio.get_running_loop().time()
 
 
 def pass_unnoticed(seconds):
@@ -461,10 +458,10 @@ async def sleep_in_block(pool):
         (discard, {}),
         (retire, {}),
         (fail_in_block, {}),
-        (reject, {"before_release": refuse}),
+        (reject, {"before_release": lambda _: False}),
         (reject, {"max_uses": 1}),
         (wait, {"max_lifetime": 100.0}),
-        (wait, {"healthcheck": refuse, "healthcheck_interval": 100.0}),
+        (wait, {"healthcheck": lambda _: False, "healthcheck_interval": 100.0}),
     ],
 )
 async def test_min_size_is_restored_after_every_destruction(make_pool, kind, destroy, options):
@@ -500,20 +497,6 @@ async def test_min_size_is_restored_when_the_destructor_is_done(make_pool):
     closing = await started(pool.close())
     destructor.calls[1].set_result(None)
     await closing
-
-
-class Moody:
-    """A factory that fails while it is down, and notes when it was asked."""
-
-    def __init__(self):
-        self.down = False
-        self.asked = []
-
-    def __call__(self):
-        self.asked.append(now())
-        if self.down:
-            raise OSError("backend down")
-        return Thing()
 
 
 async def bring_down(pool, factory):

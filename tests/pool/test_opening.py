@@ -8,7 +8,7 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.kit import STYLES, Gate, Thing, Things, obtain, recorded, started, styled
+from tests.support.kit import STYLES, Fatal, Gate, Thing, Things, obtain, recorded, started, styled
 
 # -- open() --------------------------------------------------------------------------------------
 
@@ -187,10 +187,6 @@ async def test_two_opens_that_fail_both_raise(make_pool):
     results = await asyncio.gather(first, second, return_exceptions=True)
     assert [str(error) for error in results] == ["down", "down"]
     assert pool.count == 0
-
-
-class Fatal(BaseException):
-    """No Exception."""
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, Fatal])

@@ -8,12 +8,7 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.kit import RaisingStrategy, Thing
-
-
-class Fatal(BaseException):
-    pass
-
+from tests.support.kit import Fatal, RaisingStrategy, Thing
 
 KINDS = ["created", "acquired", "released", "destroyed", "waiting", "rejected", "timeout"]
 

@@ -11,16 +11,10 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.kit import Thing, acquiring, outcome
+from tests.support.kit import Thing, acquiring, full, outcome
 
 virtual_time = pytest.mark.virtual_time
 SEED = 20261116
-
-
-async def full(make_pool, **options):
-    """A pool with one resource, and the resource, which is out."""
-    pool = make_pool(Thing, max_size=1, **options)
-    return pool, await pool.acquire()
 
 
 def timed(pool, seconds, ends):

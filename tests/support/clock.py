@@ -29,6 +29,11 @@ class Deadlocked(AssertionError):
     """Every task waits, and nothing can wake one."""
 
 
+def now() -> float:
+    """The time of the running loop."""
+    return asyncio.get_running_loop().time()
+
+
 async def settle() -> None:
     """Let everything run until all other tasks are blocked; time stands still."""
     loop = asyncio.get_running_loop()

@@ -9,13 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.support.clock import START, Deadlocked, VirtualLoop, advance, settle
+from tests.support.clock import START, Deadlocked, VirtualLoop, advance, now, settle
 
 pytestmark = pytest.mark.virtual_time
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def test_a_long_sleep_takes_no_real_time() -> None:

@@ -1,21 +1,25 @@
 """The helpers of the tests of the pool: resources, hooks, strategies, tasks, and a fake service."""
 
-from tests.support.kit.hooks import STYLES, Gate, Stubborn, raising, styled
+from tests.support.kit.hooks import STYLES, Fatal, Gate, Stubborn, raising, styled
 from tests.support.kit.recording import (
     Listener,
     RaisingStrategy,
     RecordingStrategy,
     Tripwire,
+    counts,
+    kinds,
     line,
     recorded,
 )
-from tests.support.kit.resources import Thing, Things, drop
-from tests.support.kit.service import HOOKS, SLOW, Broken, FakeService, NumberedThing
+from tests.support.kit.resources import Moody, Thing, Things, drop
+from tests.support.kit.service import HOOKS, SLOW, Broken, FakeService, NumberedThing, filled
 from tests.support.kit.tasks import (
     Holding,
     acquiring,
     cancel,
+    full,
     give_all,
+    hang,
     obtain,
     outcome,
     start,
@@ -29,9 +33,11 @@ __all__ = [
     "STYLES",
     "Broken",
     "FakeService",
+    "Fatal",
     "Gate",
     "Holding",
     "Listener",
+    "Moody",
     "NumberedThing",
     "RaisingStrategy",
     "RecordingStrategy",
@@ -41,8 +47,13 @@ __all__ = [
     "Tripwire",
     "acquiring",
     "cancel",
+    "counts",
     "drop",
+    "filled",
+    "full",
     "give_all",
+    "hang",
+    "kinds",
     "line",
     "obtain",
     "outcome",

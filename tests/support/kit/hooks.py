@@ -22,6 +22,10 @@ def styled(style: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return slow if style == "async" else lambda *arguments: slow(*arguments)
 
 
+class Fatal(BaseException):
+    """An error that is neither an `Exception` nor a cancellation."""
+
+
 def raising(error: BaseException) -> Callable[..., Any]:
     """A sync hook that raises this error on every call."""
 

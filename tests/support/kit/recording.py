@@ -1,7 +1,7 @@
 """Strategies and subscribers that write down what a pool reports."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cenote
@@ -78,6 +78,21 @@ def recorded(pool: cenote.Pool[Any]) -> list[cenote.PoolEvent]:
     events: list[cenote.PoolEvent] = []
     pool.subscribe(events.append)
     return events
+
+
+def kinds(events: Iterable[cenote.PoolEvent]) -> list[str]:
+    return [event.kind for event in events]
+
+
+def counts(pool: cenote.Pool[Any]) -> tuple[int, int, int, int]:
+    """count, idle, active, waiting; and every way to ask for them agrees."""
+    stats = pool.stats()
+    assert len(pool) == pool.count == stats.count
+    assert pool.idle_count == stats.idle
+    assert pool.active_count == stats.active
+    assert pool.waiting_count == stats.waiting
+    assert pool.count == pool.idle_count + pool.active_count
+    return pool.count, pool.idle_count, pool.active_count, pool.waiting_count
 
 
 def line() -> int:

@@ -4,6 +4,8 @@ import gc
 from collections.abc import Collection
 from typing import Any
 
+from tests.support.clock import now
+
 
 class Thing:
     """A resource that is nothing but itself."""
@@ -23,6 +25,20 @@ class Things:
             raise OSError(f"call {self.calls} failed")
         self.made.append(Thing())
         return self.made[-1]
+
+
+class Moody:
+    """A factory that fails while it is `down`; `asked` has the time of each call."""
+
+    def __init__(self, down: bool = False) -> None:
+        self.down = down
+        self.asked: list[float] = []
+
+    def __call__(self) -> Thing:
+        self.asked.append(now())
+        if self.down:
+            raise OSError("backend down")
+        return Thing()
 
 
 def drop(box: list[Any]) -> None:

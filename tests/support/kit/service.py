@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import cenote
 from tests.support.kit.resources import Thing
+from tests.support.kit.tasks import give_all, take_all
 
 SLOW = 2.0  # seconds of a slow hook: less than every timeout of a pool
 ENOUGH = 200  # calls of a factory: more than any test needs
@@ -126,3 +128,12 @@ class FakeService:
         assert resource not in self.destroyed, f"{resource} was destroyed twice"
         self.destroyed.append(resource)
         self.live -= 1
+
+
+async def filled(
+    make_pool: Callable[..., cenote.Pool[Any]], service: FakeService, size: int, **options: Any
+) -> cenote.Pool[Any]:
+    """A pool with this many idle resources, which is all that it may have."""
+    pool = make_pool(**service.hooks(), max_size=size, **options)
+    await give_all(pool, await take_all(pool, size))
+    return pool

@@ -1,11 +1,12 @@
 """Tasks that acquire, hold and return, and what became of them."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import cenote
 from tests.support.clock import settle
+from tests.support.kit.resources import Thing
 
 
 class Holding:
@@ -47,6 +48,11 @@ def acquiring(pool: cenote.Pool[Any], name: str | None = None, **options: Any) -
     return start(obtain(pool, **options), name)
 
 
+async def hang() -> None:
+    """Wait until it is cancelled."""
+    await asyncio.get_running_loop().create_future()
+
+
 async def outcome(awaitable: Awaitable[Any]) -> Any:
     """What it returns, or the exception that it raises, in this very task."""
     try:
@@ -59,6 +65,12 @@ async def cancel(task: asyncio.Task[Any]) -> None:
     """Cancel the task, which must end cancelled."""
     task.cancel()
     assert isinstance(await outcome(task), asyncio.CancelledError)
+
+
+async def full(make_pool: Callable[..., cenote.Pool[Any]], **options: Any) -> tuple[Any, Any]:
+    """A pool with one resource, and the resource, which is out."""
+    pool = make_pool(Thing, max_size=1, **options)
+    return pool, await pool.acquire()
 
 
 async def take_all(pool: cenote.Pool[Any], size: int) -> list[Any]:
