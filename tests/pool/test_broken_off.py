@@ -68,7 +68,7 @@ def whole(pool):
     assert not pool._engine.hooks.tasks
 
 
-# -- what is no break ------------------------------------------------------------------------------
+# -- what is no break ----------------------------------------------------------------------------
 
 
 async def test_an_ordinary_failure_asks_for_no_tidying(make_pool, tidyings):
@@ -110,7 +110,7 @@ async def test_an_ordinary_failure_asks_for_no_tidying(make_pool, tidyings):
     await pool.release(await pool.acquire())
 
 
-# -- what is broken off ----------------------------------------------------------------------------
+# -- what is broken off --------------------------------------------------------------------------
 
 
 async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings, monkeypatch):
@@ -384,7 +384,7 @@ async def sweep(factory, options):
     assert number > 20
 
 
-# -- what is put off -------------------------------------------------------------------------------
+# -- what is put off -----------------------------------------------------------------------------
 
 
 async def test_a_clean_return_put_off_gives_back_its_slot(make_pool):

@@ -1,4 +1,4 @@
-"""Counting: every resource is counted exactly once at every instant; stats, holders, repr."""
+"""Counts, statistics and the repr of a pool."""
 
 import asyncio
 import dataclasses
@@ -7,7 +7,7 @@ import random
 import pytest
 
 import cenote
-from cenote import AcquireTimeoutError, Holder, PoolOverloadedError, Stats
+from cenote import AcquireTimeoutError, PoolOverloadedError, Stats
 from tests.support.clock import advance, settle
 from tests.support.kit import (
     STYLES,
@@ -17,7 +17,6 @@ from tests.support.kit import (
     acquiring,
     cancel,
     counts,
-    line,
     outcome,
     styled,
 )
@@ -29,9 +28,6 @@ def work(pool):
     """creating, destroying"""
     stats = pool.stats()
     return stats.creating, stats.destroying
-
-
-# -- inside every hook ---------------------------------------------------------------------------
 
 
 async def test_a_sync_factory_counts_as_creating(make_pool):
@@ -156,9 +152,6 @@ async def test_counts_inside_the_destructors_of_close(make_pool, style):
     assert (counts(pool), work(pool)) == ((0, 0, 0, 0), (0, 0))
 
 
-# -- waiting -------------------------------------------------------------------------------------
-
-
 async def test_a_task_whose_own_creation_runs_counts_as_waiting(make_pool):
     gate = Gate(Thing)
     pool = make_pool(gate, max_size=2)
@@ -217,9 +210,6 @@ async def test_a_waiter_that_leaves_no_longer_waits(make_pool):
     await cancel(waiters[2])
     assert counts(pool) == (1, 0, 1, 0)
     pool.release(thing)
-
-
-# -- at every instant ----------------------------------------------------------------------------
 
 
 @pytest.mark.virtual_time
@@ -307,9 +297,6 @@ async def test_a_busy_pool_counts_exactly_what_is_alive(make_pool, style, seed):
     assert counts(pool) == (0, 0, 0, 0)
     assert checks > 200
     assert peak <= 5
-
-
-# -- stats ---------------------------------------------------------------------------------------
 
 
 async def test_stats_are_a_frozen_snapshot(make_pool):
@@ -507,80 +494,6 @@ async def test_a_failed_factory_created_nothing(make_pool):
     assert (stats.created, stats.creating, stats.destroyed, stats.acquired) == (0, 0, {}, 0)
 
 
-# -- holders -------------------------------------------------------------------------------------
-
-
-@pytest.mark.virtual_time
-async def test_holders_are_listed_longest_first(make_pool):
-    pool = make_pool(Thing)
-    holdings = []
-    for name in ("a", "b", "c"):
-        holdings.append(Holding(pool, name=name))
-        await advance(2)
-    holders = pool.holders()
-    assert [(holder.task, holder.seconds) for holder in holders] == [
-        ("a", 6.0),
-        ("b", 4.0),
-        ("c", 2.0),
-    ]
-    assert [holder.resource for holder in holders] == [each.resource for each in holdings]
-    for holding in holdings:
-        await holding.leave()
-    assert pool.holders() == []
-
-
-async def test_a_holder_says_where_and_is_frozen(make_pool):
-    pool = make_pool(Thing)
-    thing, at = await pool.acquire(), line()
-    (holder,) = pool.holders()
-    assert isinstance(holder, Holder)
-    assert holder.resource is thing
-    assert (holder.task, holder.file, holder.line) == ("test", __file__, at)
-    assert holder.reason is None
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        holder.task = "other"
-    pool.release(thing)
-
-
-async def test_identical_resources_have_a_holder_each(make_pool):
-    pool = make_pool(lambda: 42)
-    holdings = [Holding(pool, name=name) for name in ("a", "b", "c")]
-    await settle()
-    assert counts(pool) == (3, 0, 3, 0)
-    assert sorted(holder.task for holder in pool.holders()) == ["a", "b", "c"]
-    await holdings[1].leave()
-    assert sorted(holder.task for holder in pool.holders()) == ["a", "c"]
-    await holdings[0].leave()
-    await holdings[2].leave()
-    assert counts(pool) == (3, 3, 0, 0)
-
-
-@pytest.mark.virtual_time
-async def test_holders_of_identical_resources_are_listed_longest_first(make_pool):
-    pool = make_pool(lambda: 42)
-    holdings = []
-    for name in ("a", "b", "c"):
-        holdings.append(Holding(pool, name=name))
-        await advance(1)
-    assert [holder.task for holder in pool.holders()] == ["a", "b", "c"]
-    for holding in holdings:
-        await holding.leave()
-
-
-async def test_what_is_idle_or_in_a_hook_has_no_holder(make_pool):
-    gate = Gate()
-    pool = make_pool(Thing, before_release=gate)
-    returning = pool.release(await pool.acquire())
-    assert pool.active_count == 1
-    assert pool.holders() == []
-    gate.open()
-    await returning
-    assert pool.holders() == []
-
-
-# -- repr ----------------------------------------------------------------------------------------
-
-
 async def test_repr_shows_name_state_and_counts(make_pool):
     pool = make_pool(Thing, max_size=2, name="db")
     assert repr(pool) == "<Pool 'db' new ACTIVE: 0 active, 0 idle, 0 waiting, max 2>"
@@ -600,9 +513,6 @@ async def test_repr_shows_name_state_and_counts(make_pool):
 
 def test_repr_without_a_name():
     assert repr(cenote.Pool(Thing)) == "<Pool new ACTIVE: 0 active, 0 idle, 0 waiting, max 10>"
-
-
-# -- from another thread -------------------------------------------------------------------------
 
 
 async def test_everything_can_be_read_from_another_thread(make_pool):

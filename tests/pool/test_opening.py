@@ -8,7 +8,17 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.kit import STYLES, Fatal, Gate, Thing, Things, obtain, recorded, started, styled
+from tests.support.kit import (
+    STYLES,
+    Fatal,
+    Gate,
+    Thing,
+    Things,
+    obtain,
+    recorded,
+    started,
+    styled,
+)
 
 # -- open() --------------------------------------------------------------------------------------
 
@@ -448,3 +458,30 @@ async def test_everything_may_be_read_from_another_thread(make_pool):
     )
     for each in (*things, thing):
         pool.release(each)
+
+
+async def test_open_waits_for_the_undo_of_a_failed_open(make_pool):
+    calls, cleanup = [], asyncio.Event()
+
+    async def make():
+        calls.append(None)
+        if len(calls) == 1:
+            await asyncio.sleep(0)
+            raise OSError
+        if len(calls) == 2:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                await cleanup.wait()
+        return Thing()
+
+    pool = make_pool(make, min_size=2)
+    first = asyncio.ensure_future(pool.open())
+    await settle()
+    second = asyncio.ensure_future(pool.open())
+    await settle()
+    cleanup.set()
+    with pytest.raises(OSError):
+        await first
+    await second
+    assert pool.count == 2

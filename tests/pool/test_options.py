@@ -422,3 +422,9 @@ def test_a_pool_made_without_a_loop_works_in_one():
                 assert isinstance(thing, Thing)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("option", ["max_size", "max_uses", "max_waiting", "recovering_limit"])
+def test_a_number_too_large_to_count_names_its_argument(option):
+    with pytest.raises(ValueError, match=option):
+        cenote.Pool(Thing, **{option: 10**30})

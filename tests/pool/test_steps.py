@@ -1,4 +1,4 @@
-"""What runs or raises in the middle of a step: finalizers, clocks, hashes, signals, deep stacks."""
+"""Finalizers, clocks, signals and deep stacks in the middle of a step."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ import cenote
 from tests.support.clock import advance, settle
 from tests.support.kit import Thing, acquiring, outcome
 
-pytestmark = pytest.mark.own_loop  # no loop has a part in its steps
+pytestmark = pytest.mark.own_loop
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +57,6 @@ def whole(pool):
     assert counts == (0, 0, 0, 0, 0), stats
     assert stats.count <= pool.max_size
     assert not pool._engine.core.in_hand()
-
-
-# -- finalizers ------------------------------------------------------------------------------------
 
 
 ACTIONS = {
@@ -242,9 +239,6 @@ async def test_a_task_whose_hash_acquires_is_harmless(make_pool):
         steps.close()
     await pool.release(held)
     whole(pool)
-
-
-# -- exceptions in the middle ----------------------------------------------------------------------
 
 
 ROOM = 130  # frames
@@ -479,143 +473,6 @@ def test_signals_that_raise_lose_nothing():
         signal.signal(signal.SIGALRM, before)
     loop.run_until_complete(pool.close())
     loop.close()
-
-
-# -- once, and not before its first step -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("hook", [None, "async"])
-async def test_an_acquire_takes_nothing_before_its_first_step(make_pool, hook):
-    async def look(thing):
-        await asyncio.sleep(0)
-
-    pool = make_pool(Thing, max_size=1, before_acquire=look if hook else None)
-    await pool.release(await pool.acquire())
-    steps = pool.acquire().__await__()
-    assert (pool.idle_count, pool.active_count) == (1, 0)
-    del steps
-    gc.collect()
-    await settle()
-    assert (pool.idle_count, pool.active_count) == (1, 0)
-
-
-async def test_an_iterator_that_never_began_leaves_the_acquire_alone(make_pool):
-    pool = make_pool(Thing, max_size=1)
-    asked = pool.acquire()
-    first, second = asked.__await__(), asked.__await__()
-    with pytest.raises(KeyError):
-        first.throw(KeyError())
-    with pytest.raises(StopIteration) as stop:
-        second.send(None)
-    assert stop.value.value is not None
-    assert pool.active_count == 1
-    with pytest.raises(StopIteration):
-        second.send(None)
-    with pytest.raises(StopIteration):
-        first.send(None)
-    pool.release(stop.value.value)
-
-
-async def test_an_acquire_that_was_thrown_into_is_used(make_pool):
-    pool = make_pool(Thing, max_size=1)
-    asked = pool.acquire()
-    with pytest.raises(KeyError):
-        asked.throw(KeyError())
-    with pytest.raises(RuntimeError, match="used before"):
-        await asked
-    assert pool.active_count == 0
-
-
-async def test_a_pool_is_initialized_once(make_pool):
-    pool = make_pool(Thing, max_size=1, name="one")
-    await pool.release(await pool.acquire())
-    with pytest.raises(RuntimeError, match="pool 'one' was initialized before; make another Pool"):
-        pool.__init__(Thing, max_size=5)
-    assert pool.max_size == 1
-    assert pool.idle_count == 1
-
-
-async def test_a_hook_cannot_initialize_its_pool_again(make_pool):
-    raised = []
-
-    def look(thing):
-        with pytest.raises(RuntimeError, match="initialized before") as caught:
-            pool.__init__(Thing)
-        raised.append(caught.value)
-        gc.collect()
-
-    pool = make_pool(Thing, max_size=1, before_acquire=look, before_release=look)
-    await pool.release(await pool.acquire())
-    await pool.release(await pool.acquire())
-    assert len(raised) == 3
-
-
-# -- what both cores say ---------------------------------------------------------------------------
-
-
-@pytest.mark.virtual_time
-async def test_a_timeout_keeps_its_cause_through_a_rejection(make_pool):
-    """It begins in a full pool, in C, and goes on in Python after what it got was rejected."""
-    down, calls, gate = OSError("down"), [], asyncio.Event()
-
-    async def make():
-        calls.append(1)
-        if len(calls) == 3:
-            raise down
-        if len(calls) > 3:
-            await gate.wait()
-        return Thing()
-
-    pool = make_pool(make, max_size=2, before_acquire=lambda _: False)
-    one, two = await pool.acquire(), await pool.acquire()
-    early, late = acquiring(pool, "early", timeout=8), acquiring(pool, "late", timeout=5)
-    await settle()
-    await pool.discard(one)
-    assert await outcome(early) is down
-    await pool.release(two)
-    await advance(6)
-    error = await outcome(late)
-    assert isinstance(error, cenote.AcquireTimeoutError)
-    assert error.__cause__ is down
-    gate.set()
-    await settle()
-
-
-async def test_a_deadlock_names_tasks_in_the_order_of_leases(make_pool):
-    pool = make_pool(Thing, max_size=6)
-    go = asyncio.Event()
-
-    async def hold(last):
-        async with pool.acquire():
-            await go.wait()
-            if last:
-                await settle()
-            async with pool.acquire():
-                pass
-
-    names = [f"task {number}" for number in (3, 1, 5, 0, 4, 2)]
-    tasks = []
-    for name in names:
-        tasks.append(asyncio.create_task(hold(name == "task 2"), name=name))
-        await settle()
-    go.set()
-    done, _ = await asyncio.wait(tasks)
-    errors = [task.exception() for task in done if task.exception() is not None]
-    assert errors
-    found = [str(errors[0]).index(name) for name in names]
-    assert found == sorted(found)
-
-
-@pytest.mark.virtual_time
-async def test_long_holds_are_sent_in_the_order_of_leases(make_pool):
-    pool = make_pool(Thing, max_size=8, hold_warning=1.0)
-    told = []
-    pool.subscribe(lambda event: told.append(event.resource) if event.kind == "held_long" else None)
-    held = [await pool.acquire() for _ in range(8)]
-    await advance(2)
-    assert told == held
-    for thing in held:
-        await pool.release(thing)
 
 
 @pytest.mark.real_time("what is mocked is the real clock")

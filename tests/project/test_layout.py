@@ -15,17 +15,6 @@ LONGER = {
     "core/test_table.py",
     "extras/test_dashboard.py",
     "extras/test_dashboard_access.py",
-    "pool/test_acquire.py",
-    "pool/test_breaker.py",
-    "pool/test_cancellation.py",
-    "pool/test_close.py",
-    "pool/test_counting.py",
-    "pool/test_events.py",
-    "pool/test_lifetime.py",
-    "pool/test_maintenance.py",
-    "pool/test_messages.py",
-    "pool/test_release.py",
-    "pool/test_steps.py",
 }
 
 

@@ -1,4 +1,4 @@
-"""What a pool remembers of a failure: its words, and the exception only as long as it is needed."""
+"""A pool keeps the error of a factory only as long as somebody may need it."""
 
 import asyncio
 import gc

@@ -1,8 +1,7 @@
-"""Waits side by side: their deadlines, their ends, and what they leave behind."""
+"""The deadlines of the waiters of a pool."""
 
 import asyncio
 import gc
-import os
 import random
 import time
 import weakref
@@ -167,73 +166,3 @@ async def test_a_deadline_keeps_no_pool_alive():
         del pool, waiter, held
         gc.collect()
     assert gone() is None
-
-
-@pytest.mark.parametrize("answer", [True, False, "raises"])
-async def test_a_waiter_keeps_its_turn_after_a_rejection(make_pool, answer):
-    asked = []
-
-    def look(resource):
-        asked.append(resource)
-        if len(asked) > 1 or answer is True:
-            return True
-        if answer == "raises":
-            raise RuntimeError("out of order")
-        return False
-
-    pool = make_pool(Thing, max_size=1, before_acquire=look)
-    held = await pool.acquire()
-    first, second = acquiring(pool, timeout=10), acquiring(pool, timeout=10)
-    await settle()
-    await pool.release(held)
-    got = await first
-    assert (got is held) == (answer is True)
-    assert not second.done()  # the first has kept its turn
-    await pool.release(got)
-    assert await second is got
-    assert asked[0] is held
-    await pool.release(got)
-
-
-async def test_a_waiter_that_is_closed_leaves_the_queue(make_pool):
-    pool, held = await full(make_pool)
-
-    async def wait():
-        await pool.acquire(timeout=10)
-
-    coroutine = wait()
-    coroutine.send(None)
-    assert pool.waiting_count == 1
-    coroutine.close()
-    assert pool.waiting_count == 0
-    steps = pool.acquire(timeout=10).__await__()
-    next(steps)
-    with pytest.raises(KeyError):
-        steps.throw(KeyError("x"))
-    assert pool.waiting_count == 0
-    pool.acquire(timeout=10).__await__()  # never driven
-    assert pool.waiting_count == 0
-    await pool.release(held)
-    assert pool.idle_count == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-async def test_a_child_process_forgets_the_waiters_of_its_parent(make_pool):
-    pool, held = await full(make_pool)
-    waiters = [acquiring(pool, timeout=10 + each) for each in range(20)]
-    await settle()
-    child = os.fork()
-    if child == 0:
-        try:
-            for waiter in waiters:
-                waiter.cancel()
-            del waiters
-            gc.collect()
-            os._exit(0 if pool.waiting_count == 0 else 1)
-        except BaseException:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222
-    for waiter in waiters:
-        await pool.release(held)
-        held = await waiter
-    await pool.release(held)

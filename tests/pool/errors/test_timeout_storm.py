@@ -1,4 +1,4 @@
-"""Many acquires that time out in one step: the work is bounded, and every error tells the truth."""
+"""Many timeouts in one step of the loop share one list of holders."""
 
 import asyncio
 import gc

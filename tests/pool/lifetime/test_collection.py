@@ -1,12 +1,8 @@
-"""The ends that nobody planned: garbage collection, fork, finalizers elsewhere, a closed loop."""
+"""Pools, blocks and waiters that the garbage collector finds, and pools that nobody closed."""
 
 import asyncio
 import contextlib
 import gc
-import logging
-import subprocess
-import sys
-import textwrap
 import threading
 import types
 import warnings
@@ -16,7 +12,14 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.kit import Gate, RecordingStrategy, Thing, Things, drop, obtain, started
+from tests.support.kit import (
+    RecordingStrategy,
+    Thing,
+    Things,
+    drop,
+    obtain,
+    started,
+)
 
 # -- an unclosed pool ----------------------------------------------------------------------------
 
@@ -387,274 +390,23 @@ def test_a_block_collected_after_its_loop_was_closed_is_quiet():
         drop(box)
 
 
-# -- a closed loop under the pool ----------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_a_task_of_the_factory_keeps_no_pool(make_pool):
+    readers = []
 
+    async def make():
+        readers.append(asyncio.ensure_future(asyncio.get_running_loop().create_future()))
+        return Thing()
 
-def test_a_pool_whose_loop_was_closed_says_so():
-    pool = cenote.Pool(Thing, min_size=2, name="shop")
-    thing = asyncio.run(obtain_after_open(pool))
-    for call in (
-        lambda pool: asyncio.run(obtain(pool)),
-        lambda pool: asyncio.run(pool.open()),
-        lambda pool: asyncio.run(pool.close()),
-        lambda pool: pool.release(thing),
-        lambda pool: pool.discard(thing),
-        lambda pool: pool.try_acquire(),
-    ):
-        with pytest.raises(RuntimeError, match=r"'shop'.*closed"):
-            call(pool)
-    assert (pool.active_count, pool.idle_count) == (1, 1)
-    assert len(pool.holders()) == 1
-    assert "shop" in repr(pool)
-    box = [pool]
-    del pool
-    with pytest.warns(ResourceWarning, match="unclosed"):
-        drop(box)
-
-
-async def obtain_after_open(pool):
-    await pool.open()
-    return await pool.acquire()
-
-
-def test_a_closed_pool_may_be_read_after_its_loop():
-    pool = cenote.Pool(Thing)
-
-    async def main():
-        async with pool:
-            pass
-
-    asyncio.run(main())
-    assert pool.closed
-    assert pool.count == 0
-
-
-async def wait_for_a_creation(pool, factory):
-    await started(obtain(pool))
-
-
-async def wait_for_a_release(pool, factory):
-    await wait_for_a_creation(pool, factory)
-    factory.calls[0].set_result(Thing())
-    await started(obtain(pool))
-
-
-async def wait_for_a_destructor(pool, factory):
-    waiter = await started(obtain(pool))
-    factory.calls[0].set_result(Thing())
-    pool.discard(await waiter)
+    pool = cenote.Pool(make)
+    async with pool.acquire():
+        pass
     await settle()
+    seen = weakref.ref(pool)
+    del pool
+    import gc
 
-
-async def open_it(pool, factory):
-    await started(pool.open())
-
-
-@pytest.mark.parametrize("min_size", [0, 2])
-@pytest.mark.parametrize(
-    "scene", [wait_for_a_creation, wait_for_a_release, wait_for_a_destructor, open_it]
-)
-def test_asyncio_run_ends_quietly_with_work_under_way(scene, min_size, caplog, monkeypatch):
-    # A log record would hold the pool by its traceback.
-    monkeypatch.setattr(logging.getLogger("cenote"), "disabled", True)
-    factory = Gate()
-    pool = cenote.Pool(factory, destructor=Gate(), min_size=min_size, max_size=3)
-    asyncio.run(scene(pool, factory))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        box = [pool, factory]
-        del pool, factory
-        drop(box)
-    assert [line.getMessage() for line in caplog.records] == []
-
-
-# -- fork ----------------------------------------------------------------------------------------
-
-PRELUDE = """
-import asyncio, gc, logging, os, sys
-import cenote
-
-logging.getLogger("cenote").addHandler(logging.NullHandler())
-
-def say(*words, write=os.write):
-    write(1, (" ".join(map(str, words)) + "\\n").encode())
-
-class Thing:
-    def __init__(self):
-        self.maker = os.getpid()
-
-    def __del__(self, getpid=os.getpid, say=say):
-        if getpid() != self.maker:
-            say("FINALIZED IN THE CHILD")
-
-def destroy(thing):
-    say("destroyed", "own" if thing.maker == os.getpid() else "OF THE PARENT")
-
-def wait(child):
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-def counts(pool):
-    stats = pool.stats()
-    return (len(pool), stats.idle, stats.active, stats.waiting, stats.creating, stats.destroying,
-            stats.created, stats.acquired, len(pool.holders()))
-"""
-
-
-def run_script(script):
-    """The lines that a program wrote which forks; it runs in a process of its own."""
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout.splitlines()
-
-
-def test_the_copy_of_the_child_is_empty_and_unbound():
-    lines = run_script("""
-        async def main():
-            pool = cenote.Pool(Thing, destructor=destroy, min_size=2, max_size=3)
-            await pool.open()
-            things = [await pool.acquire(), await pool.acquire(), await pool.acquire()]
-            waiter = asyncio.create_task(pool.acquire().__aenter__())
-            await asyncio.sleep(0)
-            child = os.fork()
-            if child == 0:
-                say(*counts(pool), pool.closed, pool.state)
-                try:
-                    pool.release(things[0])
-                except cenote.NotAcquiredError:
-                    say("not acquired")
-                os._exit(0)
-            wait(child)
-            pool.release(things.pop())
-            things.append(await waiter)
-            for thing in things:
-                pool.release(thing)
-            await pool.close()
-
-        asyncio.run(main())
-    """)
-    assert lines == ["0 0 0 0 0 0 0 0 0 False ACTIVE", "not acquired"] + ["destroyed own"] * 3
-
-
-@pytest.mark.parametrize("place", ["inside", "outside"])
-def test_the_child_may_use_its_copy_in_its_loop(place):
-    lines = run_script(f"""
-        pool = cenote.Pool(Thing, destructor=destroy, min_size=2, max_size=2)
-
-        async def use():
-            async with pool:
-                async with pool.acquire() as thing:
-                    say(thing.maker == os.getpid(), pool.count, pool.max_size)
-
-        def fork():
-            child = os.fork()
-            if child == 0:
-                asyncio.run(use())
-                os._exit(0)
-            wait(child)
-
-        async def main():
-            await pool.open()
-            if {place == "inside"}:
-                fork()
-
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(main())
-        if {place == "outside"}:
-            fork()
-        say("parent")
-        loop.run_until_complete(use())
-        loop.close()
-    """)
-    own = ["True 2 2", "destroyed own", "destroyed own"]
-    assert lines == [*own, "parent", *own]
-
-
-def test_the_child_does_not_finalize_resources_of_the_parent():
-    lines = run_script("""
-        async def main():
-            pool = cenote.Pool(Thing, destructor=destroy, min_size=3, max_size=4)
-            async with pool:
-                async with pool.acquire() as thing:
-                    other = await pool.acquire()
-                    child = os.fork()
-                    if child == 0:
-                        del thing, other
-                        gc.collect()
-                        sys.exit(0)
-                    wait(child)
-                    say("parent goes on")
-                    pool.release(other)
-
-        asyncio.run(main())
-    """)
-    assert lines == ["parent goes on"] + ["destroyed own"] * 3
-
-
-def test_a_pool_that_the_child_lets_go_finalizes_nothing():
-    lines = run_script("""
-        pool = cenote.Pool(Thing, destructor=destroy, min_size=2)
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(pool.open())
-        child = os.fork()
-        if child == 0:
-            del pool
-            gc.collect()
-            say("child")
-            loop.close()
-            sys.exit(0)
-        wait(child)
-        loop.run_until_complete(pool.close())
-        loop.close()
-    """)
-    assert lines == ["child"] + ["destroyed own"] * 2
-
-
-def test_a_close_in_the_child_touches_nothing_of_the_parent():
-    lines = run_script("""
-        pool = cenote.Pool(Thing, destructor=destroy, min_size=1)
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(pool.open())
-        child = os.fork()
-        if child == 0:
-            asyncio.run(pool.close())
-            say("closed", pool.closed)
-            os._exit(0)
-        wait(child)
-        say("open", not pool.closed, pool.count)
-        loop.run_until_complete(pool.close())
-        loop.close()
-    """)
-    assert lines == ["closed True", "open True 1", "destroyed own"]
-
-
-def test_a_closed_pool_is_closed_in_the_child():
-    lines = run_script("""
-        pool = cenote.Pool(Thing)
-        asyncio.run(pool.close())
-        child = os.fork()
-        if child == 0:
-            say(pool.closed)
-            os._exit(0)
-        wait(child)
-    """)
-    assert lines == ["True"]
-
-
-def test_the_child_inherits_sizes_and_breaker():
-    lines = run_script("""
-        pool = cenote.Pool(Thing, max_size=4)
-        pool.resize(max_size=7)
-        pool.deactivate()
-        child = os.fork()
-        if child == 0:
-            say(pool.max_size, pool.state)
-            os._exit(0)
-        wait(child)
-    """)
-    assert lines == ["7 INACTIVE"]
+    gc.collect()
+    assert seen() is None
+    readers[0].cancel()
+    await settle()
