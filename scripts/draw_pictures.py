@@ -20,7 +20,6 @@ import draw_states  # noqa: E402
 from drawing import LINE, Flow, Kind, Sequence, box, document, path, width_of, words  # noqa: E402
 
 from cenote._core import machine, records  # noqa: E402
-from cenote.states import TRANSITIONS  # noqa: E402
 
 FOLDER = ROOT / "docs" / "images" / "architecture"
 
@@ -664,7 +663,7 @@ PICTURES: dict[str, Callable[[], Flow | Sequence | Rooms | Structures]] = {
     "connect": connect,
     **{
         f"state-{machine}": (lambda machine=machine: draw_states.picture(machine))
-        for machine in TRANSITIONS
+        for machine in draw_states.TRANSITIONS
     },
 }
 

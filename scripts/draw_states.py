@@ -1,4 +1,4 @@
-"""The state machines, drawn from TRANSITIONS: five pictures and docs/states.md.
+"""The state machines, drawn from TRANSITIONS: eight pictures and docs/states.md.
 
 `draw_pictures.py` writes them. A state that is new in the law and has no place here is an error.
 """
@@ -11,9 +11,14 @@ from enum import Enum
 from drawing import Flow, Kind
 
 from cenote import states
-from cenote.states import TRANSITIONS
+from cenote.sql import states as sql_states
+
+TRANSITIONS = states.TRANSITIONS | sql_states.TRANSITIONS  # type: ignore[operator]
 
 TITLES = {
+    "connection": "A connection of a database",
+    "session": "A session: what a task holds over several statements",
+    "transaction": "A transaction: a block or a savepoint",
     "slot": "A slot: one place in the pool",
     "claim": "A claim: one acquire",
     "pool": "The pool",
@@ -22,6 +27,33 @@ TITLES = {
 }
 
 PLACES: dict[str, dict[str, tuple[float, float, Kind]]] = {
+    "connection": {
+        "FRESH": (0, 0, "plain"),
+        "READY": (0, 1, "good"),
+        "INTERRUPTED": (1, 1, "bad"),
+        "BROKEN": (1, 0, "bad"),
+        "STUCK": (1, 2, "bad"),
+        "CLOSED": (2, 1, "quiet"),
+    },
+    "session": {
+        "FREE": (0, 0, "good"),
+        "PINNED": (0, 2, "core"),
+        "IN_TRANSACTION": (1, 1, "core"),
+        "LOST": (2, 0, "bad"),
+        "FORGOTTEN": (1, 3, "bad"),
+        "ENDED": (3, 2, "quiet"),
+    },
+    "transaction": {
+        "NEW": (0, 0, "plain"),
+        "REFUSED": (0, 1, "bad"),
+        "BEGINNING": (1, 0, "wait"),
+        "OPEN": (2, 0, "core"),
+        "ENDING": (3, 0, "wait"),
+        "COMMITTED": (4, 0, "good"),
+        "ROLLED_BACK": (4, 1, "quiet"),
+        "FAILED": (1, 2, "bad"),
+        "CUT_OFF": (2, 3, "bad"),
+    },
     "slot": {
         "OPENING": (0, 1, "wait"),
         "RESERVED": (1, 1, "act"),
@@ -61,6 +93,51 @@ PLACES: dict[str, dict[str, tuple[float, float, Kind]]] = {
 
 # How an arrow goes, where the shortest way is not the clearest.
 ROUTES: dict[str, dict[tuple[str, str], dict[str, object]]] = {
+    "connection": {
+        ("FRESH", "CLOSED"): {"sides": "NN", "lane": 26, "segment": 1},
+        ("READY", "BROKEN"): {"sides": "EW", "shift": (-8, 0), "segment": 2},
+        ("READY", "STUCK"): {"sides": "SW"},
+        ("READY", "CLOSED"): {"sides": "SS", "lane": 120, "segment": 1},
+        ("BROKEN", "INTERRUPTED"): {},
+        ("BROKEN", "CLOSED"): {"sides": "EN"},
+        ("STUCK", "CLOSED"): {"sides": "ES"},
+    },
+    "session": {
+        ("FREE", "IN_TRANSACTION"): {"sides": "EN", "shift": (-6, 10), "segment": 0},
+        ("IN_TRANSACTION", "FREE"): {"sides": "WS", "shift": (-8, 16), "segment": 0},
+        ("PINNED", "IN_TRANSACTION"): {"sides": "ES", "shift": (8, 10), "segment": 0},
+        ("IN_TRANSACTION", "PINNED"): {"sides": "WN", "shift": (8, 26), "segment": 0},
+        ("FREE", "PINNED"): {"shift": (-16, -16)},
+        ("FREE", "FORGOTTEN"): {"sides": "WW", "lane": 30, "segment": 1, "shift": (0, 8)},
+        ("FREE", "ENDED"): {"sides": "NN", "lane": 22, "segment": 1},
+        ("PINNED", "FORGOTTEN"): {"sides": "SW", "shift": (0, -8)},
+        ("PINNED", "ENDED"): {"shift": (12, 12), "at": 0.75},
+        ("IN_TRANSACTION", "LOST"): {"sides": "NS", "segment": 1},
+        ("IN_TRANSACTION", "FORGOTTEN"): {"sides": "SN", "shift": (24, 24), "at": 0.75},
+        ("IN_TRANSACTION", "ENDED"): {"sides": "EN", "shift": (-8, -20), "segment": 0, "at": 0.8},
+        ("LOST", "FREE"): {"sides": "WE", "shift": (-10, -10), "at": 0.3},
+        ("LOST", "ENDED"): {"sides": "EN", "shift": (0, 12)},
+        ("FORGOTTEN", "ENDED"): {"sides": "ES"},
+    },
+    "transaction": {
+        ("NEW", "REFUSED"): {},
+        ("BEGINNING", "REFUSED"): {"sides": "SE", "shift": (-16, -8), "segment": 1},
+        ("REFUSED", "BEGINNING"): {"sides": "ES", "shift": (8, 10), "segment": 0, "below": True},
+        ("BEGINNING", "FAILED"): {"shift": (30, 30)},
+        ("OPEN", "ROLLED_BACK"): {
+            "sides": "SW",
+            "shift": (12, 8),
+            "segment": 1,
+            "below": True,
+            "at": 0.3,
+        },
+        ("OPEN", "CUT_OFF"): {"shift": (-12, -12)},
+        ("ENDING", "FAILED"): {"sides": "SE", "shift": (-30, 0), "segment": 1, "at": 0.6},
+        ("ENDING", "ROLLED_BACK"): {"sides": "SW", "shift": (20, -8), "segment": 1},
+        ("ENDING", "CUT_OFF"): {"sides": "SE", "shift": (0, -8), "segment": 1},
+        ("ROLLED_BACK", "CUT_OFF"): {"sides": "SE", "shift": (0, 8), "segment": 1, "below": True},
+        ("FAILED", "CUT_OFF"): {"sides": "SW"},
+    },
     "slot": {
         ("RESERVED", "IDLE"): {"shift": (-14, -14), "below": True},
         ("IDLE", "RESERVED"): {"shift": (14, 14)},
@@ -117,18 +194,18 @@ def picture(machine: str) -> Flow:
 
 def page() -> str:
     """docs/states.md."""
-    meaning = re.findall(
-        r"^- (?:A |The )?\*(\w+)\*(.*?)(?=^- |^$)", states.__doc__ or "", re.M | re.S
-    )
+    rules = f"{states.__doc__}\n{sql_states.__doc__}"
+    meaning = re.findall(r"^- (?:A |The )?\*(\w+)\*(.*?)(?=^- |^$)", rules, re.M | re.S)
     about = {word.lower(): " ".join(rest.split()) for word, rest in meaning}
     parts = [
         "# The state machines\n",
-        "Drawn from `cenote.states.TRANSITIONS` by `scripts/draw_pictures.py`; do not edit. An "
-        "event that a state does not list raises `IllegalTransition` and changes nothing.\n",
+        "Drawn from `cenote.states.TRANSITIONS` and `cenote.sql.states.TRANSITIONS` by "
+        "`scripts/draw_pictures.py`; do not edit. An event that a state does not "
+        "list raises `IllegalTransition` and changes nothing.\n",
     ]
     for machine, law in TRANSITIONS.items():
         title = TITLES[machine]
-        which = "A" if machine in ("slot", "claim") else "The"
+        which = "The" if machine in ("pool", "circuit") else "A"
         subject = "*Closing*" if machine == "closing" else f"{which} *{machine}*"
         parts += [
             f"## {title}\n",

@@ -28,7 +28,6 @@ from cenote.pool import (
 )
 from cenote.sql import driver, per_loop, prepared, session, streams, transaction, url
 from cenote.sql.parsing import statements
-from cenote.states import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -115,7 +114,7 @@ def test_the_look_up_can_fail() -> None:
 
 
 def test_every_transition_is_drawn() -> None:
-    for name, law in TRANSITIONS.items():
+    for name, law in draw_pictures.draw_states.TRANSITIONS.items():
         flow = draw_pictures.PICTURES[f"state-{name}"]()
         arrows = {
             (edge.source, word, edge.target)

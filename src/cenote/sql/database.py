@@ -125,7 +125,7 @@ class Database(TextVerbs):
             work = self._run_rows(loop_db, parsed, text, rows)
             await loop_db.observed(parsed.keyword, parsed.text, work)
         elif (session := loop_db.session()) is not None:
-            session.check()  # with nothing to run, too: the transaction may be lost
+            session.require_connection()  # with nothing to run, too: the transaction may be lost
 
     async def _run_rows(
         self, loop_db: LoopDatabase, parsed: ParsedStatement, text: str, rows: list[Any]
@@ -164,13 +164,13 @@ class Database(TextVerbs):
         if session.lost is not None:
             raise session.lost.error()  # and so on, until rollback() or the end of the block
         transaction = session.transactions[-1] if session.transactions else None
-        if transaction is not None and transaction._block:
+        if transaction is not None and transaction.is_block:
             raise PoolError("inside a transaction() block: leave the block to commit")
         try:
             if transaction is not None:
                 await transaction.commit()
             else:
-                session.check_alive()
+                session.require_alive()
                 parsed = self._parse("COMMIT")
                 if not await self._commit_raw(session, parsed):
                     raise errors.transaction_lost(
@@ -187,8 +187,8 @@ class Database(TextVerbs):
             lost = session.lost
             if lost is None or lost.cause is not error:
                 raise
-            session.lost = None  # it is over: the task goes on with another connection
-            session.settle()
+            session.accept_loss()  # it is over: the task goes on with another connection
+            session.hold_or_give_back()
             raise lost.error() from error
 
     async def rollback(self) -> None:
@@ -198,8 +198,8 @@ class Database(TextVerbs):
         refused, task = self._loop_database().refused, self._loop_database().current_task()
         held = self._loop_database().session()
         if held is not None and held.lost_session is not None and held.lost is None:
-            held.lost_session = None  # of a session that was lost: its task knows now
-            held.settle()
+            held.accept_session_loss()
+            held.hold_or_give_back()
             return
         try:
             session = self._session_in_transaction("roll back")
@@ -218,15 +218,16 @@ class Database(TextVerbs):
             finally:
                 outermost.rolled_back_by(task)
             return
-        lost, session.lost = session.lost, None
+        lost = session.lost
+        session.accept_loss()
         if (
             session.connection is not None and session.connection.is_dead
         ):  # its server has rolled it back
-            session.drop(ConnectionError("the connection was lost before ROLLBACK"))
+            session.drop_connection(ConnectionError("the connection was lost before ROLLBACK"))
         if session.connection is None:
-            session.settle()
+            session.hold_or_give_back()
         elif lost is None or session.connection.in_transaction:
-            session.rolls_back()
+            session.changes.roll_back()
             await session.run_observed(
                 lambda connection: connection.rollback(), None, verb="ROLLBACK"
             )
@@ -236,7 +237,7 @@ class Database(TextVerbs):
         if session is not None and (
             session.transactions
             or session.lost is not None
-            or (session.connection is not None and session.look(session.connection))
+            or (session.connection is not None and session.refresh(session.connection))
         ):
             return session
         raise PoolError(f"no transaction is open in this task: there is nothing to {verb}")
@@ -259,12 +260,12 @@ class Database(TextVerbs):
             raise PoolError("release() inside a transaction: commit or roll back first")
         if session.blocks:
             raise PoolError("release() inside a connection() block: leave the block first")
-        session.lost_session = None  # if it was lost, its task knows now
+        session.accept_session_loss()
         if session.turn.taken:
             await session.turn.wait()
             session.turn.give()
         if session.connection is not None:
-            session.cut_pins(session.connection)
+            session.pins.end_all(session.connection, private=False)
         operation = session.give_back()
         if operation is not None:
             await operation.wait()

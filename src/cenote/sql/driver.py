@@ -108,7 +108,7 @@ class DriverConnection(ABC):
 
     dialect: ClassVar[Dialect]  # of the statements that it takes
     interleaves: ClassVar[bool] = True  # other statements run while a RowCursor is open
-    cancels: ClassVar[bool] = False  # close() stops the statement that is `busy` on the server
+    cancels: ClassVar[bool] = False  # close() stops a statement that was interrupted on the server
     caches_statements: ClassVar[bool] = False  # keeps `statement_cache_size` of them prepared
     gives_sqlstate: ClassVar[bool] = False  # the errors of the server have one
     keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result refers to it

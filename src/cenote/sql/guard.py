@@ -50,19 +50,21 @@ class ConnectionBlock:
         loop_db = self._database._loop_database()
         session = await loop_db.bound_session()
         try:
-            connection = session.check()
+            connection = session.require_connection()
             if connection.looks_dead() and session.pin_reason() is None:
-                session.drop(ConnectionError("the connection was lost while it was idle"))
+                session.drop_connection(
+                    ConnectionError("the connection was lost while it was idle")
+                )
                 connection = await session.renew()
         except BaseException:
-            session.settle()
+            session.hold_or_give_back()
             raise
         self._session = session
         self._joined = loop_db.joined.get(loop_db.current_task())
         session.blocks.append(self._joined)
         connection.touch(connection.touched or "connection()")
         self._guard = stand_in(connection, session, self._joined)
-        session.settle()
+        session.hold_or_give_back()
         return self._guard
 
     async def __aexit__(
@@ -174,12 +176,12 @@ def dismiss(guard: Any) -> None:
 
 
 def _checked(guard: Guard, name: str) -> Any:
-    session = guard._cenote_session
-    if session is None or session.ended or session.task.done():
-        raise errors.connection_over(guard._cenote_label, name)
     joined = guard._cenote_joined
     if joined is not None and not joined.is_open:
         raise errors.transaction_over()
+    session = guard._cenote_session
+    if session is None or session.ended or session.task.done():
+        raise errors.connection_over(guard._cenote_label, name)
     return guard._cenote_raw
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .. import errors
 from ..errors import SessionLostError, TransactionLostError
 
+if TYPE_CHECKING:
+    from .parsing.statements import ParsedStatement
+
 Outcome = Literal["rolled_back", "committed", "unknown"]
+ENDED_BY: dict[str | None, Outcome] = {
+    "commit": "committed",
+    "prepare": "unknown",
+    "rollback": "rolled_back",
+}
 
 
 class Lost:
@@ -40,3 +48,12 @@ class LostSession:
         error = errors.session_lost(self.reason)
         error.__cause__ = self.cause
         return error
+
+
+def outcome_of_cut_off(parsed: ParsedStatement | None) -> tuple[Outcome, str]:
+    """What became of a transaction whose connection was lost during this statement, and why."""
+    if parsed is not None and parsed.ends in ("commit", "prepare"):
+        return "unknown", "its connection was lost during COMMIT"
+    if parsed is not None and parsed.opaque:
+        return "unknown", f"its connection was lost during {parsed!r}"
+    return "rolled_back", "its connection was lost"

@@ -262,10 +262,10 @@ class LoopDatabase:
         return self.bind(connection, claim, task, private=private)
 
     def bind(
-        self, connection: DriverConnection, claim: Any, task: Any, *, private: bool = False
+        self, connection: DriverConnection | None, claim: Any, task: Any, *, private: bool = False
     ) -> Session:
-        session = Session(self, connection, claim, task, private=private)
-        session.ended = self.over  # closed while the statement ran: it is not kept
+        # Closed while the statement ran: it is not kept.
+        session = Session(self, connection, claim, task, private=private, ended=self.over)
         if private:
             self.private.add(session)
         else:
@@ -377,13 +377,7 @@ class LoopDatabase:
     ) -> None:
         """Pinned, or given back."""
         session = self.bind(connection, claim, self.current_task())
-        session.note(connection, parsed)
-        session.inside = connection.in_transaction
-        if parsed.control is not None:
-            session.controlled()
-        if not failed:
-            session.changed(parsed)
-        session.settle()
+        session.adopt(connection, parsed, failed=failed)
 
     def survives(
         self, connection: DriverConnection, error: BaseException, reads_only: bool

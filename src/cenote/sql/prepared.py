@@ -10,7 +10,7 @@ from ..errors import PoolError
 from .driver import Arguments, DriverConnection, Prepared
 from .notes import note_operator
 from .parsing.statements import ParsedStatement
-from .pin import Pin, close_pin
+from .pins import Pin, close_pin
 from .session import Session
 from .streams import Stream
 from .verbs import PreparedVerbs
@@ -66,7 +66,7 @@ class Statement(PreparedVerbs):
         session, pin = self._session, self._pin
         if pin in session.pins:
             pin.collected = True
-            session.loop_db.post(lambda: session.forget_pin(pin))
+            session.loop_db.post(lambda: session.close_pin_later(pin))
 
     def __repr__(self) -> str:
         return f"<Statement {self._parsed!r}{' closed' if self.closed else ''}>"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet, ref
 
 from ..observe import task_name
+from .states import SessionState
 
 if TYPE_CHECKING:
     from .per_loop import LoopDatabase
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     AnyTransaction: TypeAlias = "Transaction | RawTransaction"
 
 Task = asyncio.Task[Any]
+
+HELD = (SessionState.IN_TRANSACTION, SessionState.LOST)  # in which a raw transaction is open
 
 # wait_for() starts a task until 3.11.
 WAIT_FOR_STARTS_A_TASK: Final = sys.version_info < (3, 12)
@@ -35,7 +38,7 @@ class RawTransaction:
 
     @property
     def is_open(self) -> bool:
-        return self._session.inside and self._session.connection is not None
+        return self._session.state in HELD and self._session.connection is not None
 
     @property
     def task_name(self) -> str:

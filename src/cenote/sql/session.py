@@ -1,45 +1,45 @@
-"""A task's connection: held over several statements for as long as something pins it."""
+"""A task's session: its connection, held over several statements while something pins it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
 from ..caller import may_have_interrupted_use
 from ..errors import PoolError
 from ..observe import task_name
-from .circle import waits_for
-from .driver import DriverConnection, RowCursor
+from .changes import SessionChanges
+from .driver import DriverConnection
 from .fifo_lock import FifoLock
-from .losses import Lost, LostSession, Outcome
+from .losses import ENDED_BY, Lost, LostSession, Outcome, outcome_of_cut_off
+from .outsiders import Outsiders
 from .parsing.statements import ParsedStatement
-from .pin import Pin
+from .pins import Pin, Pins
 from .scope import RawTransaction, enter_scope, leave_scope
+from .states import ConnectionState, SessionState, after
 
 if TYPE_CHECKING:
     from .per_loop import LoopDatabase
     from .transaction import Transaction
 
 R = TypeVar("R")
+Call = Callable[[DriverConnection], Awaitable[R]]
 
-IN_TRANSACTION = "in a transaction"
-LOOK_AGAIN = 1.0  # seconds after which a task that waits may have closed a circle
-ENDED_BY: dict[str | None, Outcome] = {
-    "commit": "committed",
-    "prepare": "unknown",
-    "rollback": "rolled_back",
-}
+FREE, PINNED, ENDED = SessionState.FREE, SessionState.PINNED, SessionState.ENDED
+IN_TRANSACTION = SessionState.IN_TRANSACTION
+READY = ConnectionState.READY
+
+TRANSACTION_REASON = "in a transaction"
 
 
 class Session:
     """A connection that a task holds until nothing pins it any more, or until the task ends."""
 
     __slots__ = (
-        "__weakref__", "blocks", "claim", "connection", "ended", "holds", "inside",
-        "loop_db", "lost", "lost_session", "outsiders", "pending", "pins", "private", "raw",
-        "read_only", "task", "touched", "transactions", "turn"
+        "__weakref__", "blocks", "changes", "claim", "connection", "loop_db", "lost",
+        "lost_session", "outsiders", "pins", "private", "raw", "state", "task", "transactions",
+        "turn"
     )  # fmt: skip
 
     def __init__(
@@ -49,50 +49,41 @@ class Session:
         claim: Any,
         task: Any,
         *,
-        private: bool,
+        private: bool = False,
+        ended: bool = False,
     ) -> None:
+        self.state = ENDED if ended else FREE  # moved by _move() alone
         self.loop_db = loop_db
         self.connection = connection  # None once it was given back or destroyed
         self.claim = claim
         self.task = task
         self.private = private  # of a stream; the task's statements do not use it
         self.turn = FifoLock()  # a transaction may be shared by several tasks
-        self.transactions: list[Transaction] = []  # the outermost first
-        self.outsiders: list[asyncio.Future[None]] = []  # that wait for the end of an inner one
-        self.pins: dict[Pin, None] = {}
-        # Of connection(), that are open: the transaction that its task has joined, for each.
+        self.transactions: list[Transaction] = []  # blocks that are open, the outermost first
+        self.outsiders = Outsiders()  # statements that wait for the end of an inner block
+        self.pins = Pins()
+        # connection() blocks that are open: for each the transaction that its task has joined.
         self.blocks: list[Transaction | None] = []
-        self.touched: str | None = None  # by a statement
-        self.holds: str | None = None  # by one that succeeded, and no transaction can undo it
-        self.pending: dict[str, bool] | None = (
-            None  # the same in this one; True: ROLLBACK undoes it
-        )
-        self.lost: Lost | None = None
-        self.lost_session: LostSession | None = None
-        self.inside = False  # a transaction, when last looked at: dead drivers forget it
+        self.changes = SessionChanges(loop_db.driver.dialect.rules.doubtful)
+        self.lost: Lost | None = None  # how the transaction was lost, while state is LOST
+        self.lost_session: LostSession | None = None  # what went with the connection
         self.raw: RawTransaction | None = None
-        self.read_only = False  # asked for by a raw statement
-        self.ended = False  # its task is over, or the database is closed
-        task.add_done_callback(self.task_done)
+        task.add_done_callback(self._task_done)
 
-    # -- what pins it ----------------------------------------------------------------------------
+    @property
+    def ended(self) -> bool:
+        """Whether its task is over, the database closed, or its connection given back."""
+        return self.state is ENDED
+
+    def _move(self, event: str) -> None:
+        self.state = after("session", self.state, event)
+
+    # -- why it is held --------------------------------------------------------------------------
 
     def pin_reason(self) -> str | None:
+        """Why the connection is held now, or None."""
         connection = self.connection
-        if connection is None:
-            return None
-        if not self.private and (
-            self.transactions or connection.in_transaction or (self.inside and connection.is_dead)
-        ):
-            return IN_TRANSACTION
-        for pin in self.pins:
-            if not pin.collected:
-                return pin.reason
-        if self.blocks:
-            return "inside connection()"
-        if self.touched is not None and not self.private:
-            return f"session state touched by {self.touched}"
-        return None
+        return None if connection is None else self._reason(self._is_inside(connection))
 
     @property
     def in_transaction(self) -> bool:
@@ -103,90 +94,138 @@ class Session:
             return self.lost is None  # psycopg does not know in mid-statement
         return connection.in_transaction
 
-    def settle(self) -> None:
-        """Look again at what pins it; nothing: it goes back."""
+    def hold_or_give_back(self) -> None:
+        """Decide again why the connection is held; without a reason it goes back."""
+        connection = self.connection
         if self.turn.taken:
-            return  # at the end of the statement that is under way
+            return  # it is decided at the end of the statement that is under way
         if (
-            self.transactions and self.connection is not None
-            and not (self.connection.broken or self.ended or self.private)
+            self.transactions and self.state is IN_TRANSACTION
+            and connection is not None and connection.state is READY
         ):  # fmt: skip
-            self.inside = True
-            self.claim.reason = IN_TRANSACTION
             return
-        if self.ended:
-            self.lost = self.lost_session = None
-        if self.connection is not None and self.connection.broken:
-            self.drop(None)
-        if self.connection is None:
-            if self.lost is None and self.lost_session is None:
-                self.unbind()
+        if connection is not None and connection.broken:
+            self.drop_connection(None)
+            connection = None
+        if connection is None:
+            self._go_on_without_connection()
             return
-        if not self.look(self.connection) and self.pending is not None:
-            self.keep_changes()
-        reason = None if self.ended else self.pin_reason()
-        self.claim.reason = reason
+        inside = self._is_inside(connection)
+        if not inside:
+            self.changes.keep()
+        reason = None if self.state is ENDED else self._reason(inside)
         if reason is None and self.lost is None:
             self.give_back()
+            return
+        self.claim.reason = reason
+        if self.lost is None:
+            self._move("begin" if reason is TRANSACTION_REASON else "pin")
 
-    def look(self, connection: DriverConnection) -> bool:
-        """Whether it is in a transaction, or was when its connection died."""
+    def refresh(self, connection: DriverConnection) -> bool:
+        """Learn whether it is in a transaction, or was when its connection died."""
+        if self.transactions:
+            return True
+        inside = self._is_inside(connection)
+        if not self.private:
+            self._note_inside(inside)
+        return inside
+
+    def _is_inside(self, connection: DriverConnection) -> bool:
         if self.transactions or connection.in_transaction:
-            self.inside = True
-        elif self.inside and not connection.is_dead:
-            self.inside = False
-        return self.inside
+            return True
+        return self.state is IN_TRANSACTION and connection.is_dead  # a dead driver forgets it
+
+    def _note_inside(self, inside: bool) -> None:
+        if inside and (self.state is FREE or self.state is PINNED):
+            self._move("begin")
+        elif not inside and self.state is IN_TRANSACTION:
+            self._move("free")
+
+    def _reason(self, inside: bool) -> str | None:
+        if inside and not self.private:
+            return TRANSACTION_REASON
+        if self.pins and (reason := self.pins.reason()) is not None:
+            return reason
+        if self.blocks:
+            return "inside connection()"
+        if self.changes.touched is not None and not self.private:
+            return f"session state touched by {self.changes.touched}"
+        return None
+
+    def _go_on_without_connection(self) -> None:
+        if self.lost is not None:
+            return  # until the block is left
+        if self.lost_session is None:
+            self.unbind()
+        else:
+            self._move("forget")
+
+    # -- blocks and pins -------------------------------------------------------------------------
+
+    def add_block(self, transaction: Transaction) -> None:
+        """A transaction or savepoint has begun."""
+        self.transactions.append(transaction)
+        if self.state is FREE or self.state is PINNED:  # the next statement runs already
+            self._move("begin")
+        self.claim.reason = TRANSACTION_REASON
+
+    def remove_block(self, transaction: Transaction) -> None:
+        """It has ended, or its end is sent; the savepoints inside it end with it."""
+        if transaction in self.transactions:
+            self.cut_off_inside(transaction)
+            self.transactions.remove(transaction)
+
+    def cut_off_inside(self, transaction: Transaction) -> None:
+        """Savepoints inside it, of other tasks, end with it."""
+        if transaction in self.transactions and self.transactions[-1] is not transaction:
+            first = self.transactions.index(transaction) + 1
+            for inner in self.transactions[first:]:
+                inner.cut_off()
+            del self.transactions[first:]
+            self.outsiders.wake()
+
+    def inner_block(self) -> Transaction | None:
+        """The savepoint in which alone statements run now: if it fails, nothing else is undone."""
+        if len(self.transactions) > 1 and self.lost is None and self.state is not ENDED:
+            return self.transactions[-1]
+        return None
 
     def drop_pin(self, pin: Pin) -> None:
         """It was closed; harmless if it is gone already."""
         if pin in self.pins:
             del self.pins[pin]
-            self.settle()
+            self.hold_or_give_back()
 
-    def forget_pin(self, pin: Pin) -> None:
-        """It was collected without being closed."""
+    def close_pin_later(self, pin: Pin) -> None:
+        """It was collected without being closed, or could not be closed in turn."""
         if pin not in self.pins or self.connection is None:
             return
         if self.private:
             pin.source.abandon()
             self.connection.interrupt()
-            self.drop(None)
+            self.drop_connection(None)
         elif pin.exclusive:
             self.connection.leftovers.append(pin.source)  # to be closed first
         else:
             self.connection.leftovers.insert(0, pin.source)
         self.drop_pin(pin)
 
-    def cut_streams(self, older: Container[Pin]) -> None:
-        """Streams end with the transaction or savepoint in which they were opened, those that are
-        not `older`, and statements with the one of which they are: they are closed before the next
-        statement."""
-        for pin in [*self.pins]:
-            if (isinstance(pin.source, RowCursor) and pin not in older) or (
-                pin.transaction is not None and not pin.transaction.is_open
-            ):
-                del self.pins[pin]
-                pin.cut()
-                if self.connection is not None:
-                    self.connection.leftovers.append(pin.source)
-
-    def cut_pins(self, connection: DriverConnection) -> None:
-        """All of them: the connection goes back, or is destroyed if it is in the middle of rows."""
-        for pin in self.pins:
-            if pin.transaction is not None:
-                pin.cut()
-            if pin.exclusive or (self.private and isinstance(pin.source, RowCursor)):
-                pin.source.abandon()
-                connection.interrupt()
-            else:
-                connection.leftovers.append(pin.source)
-        self.pins.clear()
+    def error_of_closed(self, pin: Pin) -> PoolError:
+        """Why this pin is not open any more."""
+        if self.lost is not None:
+            return self.lost.error()
+        if pin.over or self.loop_db.database._closed:
+            return self.loop_db.gone()
+        return PoolError(
+            f"{self.loop_db.label}: this was closed ({pin.reason}): close() was called, its task "
+            f"ended, or its connection was lost"
+        )
 
     # -- running statements ----------------------------------------------------------------------
 
     def run_observed(
         self,
-        call: Callable[[DriverConnection], Awaitable[R]],
+        call: Call[R],
         parsed: ParsedStatement | None,
         *,
         verb: str | None = None,
@@ -204,7 +243,7 @@ class Session:
 
     async def run(
         self,
-        call: Callable[[DriverConnection], Awaitable[R]],
+        call: Call[R],
         parsed: ParsedStatement | None,
         *,
         pin: Pin | None = None,
@@ -215,41 +254,26 @@ class Session:
         that runs it; `transaction`: which has to be open still; `ending`: which it ends."""
         try:
             if self.turn.taken or len(self.transactions) > 1:
-                transaction = await self.queue_up(transaction, ending)
+                transaction = await self._queue(transaction, ending)
             else:
                 self.turn.taken = True
             try:
-                if ending is not None:
-                    ending.cut_streams(self)
-                connection = self.check(pin, turn=True)
-                if transaction is not None and not transaction.is_open:
-                    raise errors.transaction_over()
-                if pin is not None and pin not in self.pins:
-                    raise self.cut_off(pin)
-                if ending is not None:
-                    ending.begin_to_end(self)
-                inside = self.look(connection)
+                connection = self._admit(pin, transaction, ending)
+                inside = self.refresh(connection)
                 if parsed is not None and parsed.opaque and self.transactions:
-                    call = watched(call)
-                replaceable = not (inside or self.pins or self.blocks or self.touched)
+                    call = watching_transaction(call)
+                replaceable = not (inside or self.pins or self.blocks or self.changes.touched)
                 while True:
                     if parsed is not None:
-                        self.note(connection, parsed)
-                    connection.expect_statement()
+                        self.changes.expect(connection, parsed)
+                    connection.underway = connection.restarted = False
                     try:
                         if connection.leftovers:
                             await self.loop_db.close_leftovers(connection)
-                        try:
-                            result = await call(connection)
-                        except Exception as error:
-                            if connection.in_transaction and not self.loop_db.driver.is_disconnect(
-                                error
-                            ):
-                                await connection.look_again()
-                            raise
+                        result = await call(connection)
                         break
                     except BaseException as error:
-                        self.failed(connection, parsed, error, inside)
+                        await self._judge_failure(connection, parsed, error, inside)
                         if (
                             not replaceable or connection.underway
                             or not self.loop_db.driver.is_unsent(error)
@@ -257,24 +281,24 @@ class Session:
                             raise
                     connection = await self.renew()
                     replaceable = False
-                self.succeeded(connection, parsed)
+                self._judge_success(connection, parsed)
             finally:
                 self.turn.give()
         finally:
-            self.settle()
+            self.hold_or_give_back()
         return result
 
-    async def queue_up(
+    async def _queue(
         self, transaction: Transaction | None, ending: Transaction | None
     ) -> Transaction | None:
-        """Until it is the turn of this statement. Gives the transaction that has to be open then:
+        """Wait for the turn of this statement. Return the transaction that has to be open then:
         that of its handle, or the one that its task has joined."""
         task = self.loop_db.current_task()
         joined = self.loop_db.joined.get(task)
         while True:
             inner = self.inner_block()
             if inner is not None and not inner.admits(task, joined, transaction, ending):
-                await self.outside(task, inner)
+                await self.outsiders.wait(task, inner)
                 continue
             if not self.turn.taken:
                 self.turn.taken = True
@@ -286,101 +310,30 @@ class Session:
             self.turn.give()
         return transaction or (joined if ending is None else None)
 
-    def inner_block(self) -> Transaction | None:
-        """The savepoint in which alone statements run now: if it fails, nothing else is undone."""
-        if len(self.transactions) > 1 and self.lost is None and not self.ended:
-            return self.transactions[-1]
-        return None
-
-    async def outside(self, task: Any, inner: Transaction) -> None:
-        """Wait until an inner block of another task is over."""
-        future: asyncio.Future[None] = self.loop_db.loop.create_future()
-        self.outsiders.append(future)
-        try:
-            while not future.done():
-                if waits_for(inner.task, task):
-                    raise errors.waits_for_inner(task_name(task), task_name(inner.task))
-                await asyncio.wait([future], timeout=LOOK_AGAIN)
-        finally:
-            if future in self.outsiders:
-                self.outsiders.remove(future)
-
-    def let_in(self) -> None:
-        """An inner block is over, or everything."""
-        futures, self.outsiders = self.outsiders, []
-        for future in futures:
-            if not future.done():
-                future.set_result(None)
-
-    def cut_off(self, pin: Pin) -> PoolError:
-        """Why this one is not open any more."""
-        if self.lost is not None:
-            return self.lost.error()
-        if pin.over or self.loop_db.database._closed:
-            return self.loop_db.gone()
-        return PoolError(
-            f"{self.loop_db.label}: this was closed ({pin.reason}): close() was called, its task "
-            f"ended, or its connection was lost"
-        )
-
-    async def renew(self) -> DriverConnection:
-        """Another connection for one that was dead when it was handed out."""
-        claim = self.loop_db.pool.acquire()
-        connection = await claim
-        if self.ended:
-            self.loop_db.give_back(connection)
-            raise self.loop_db.gone()
-        self.connection, self.claim = connection, claim
+    def _admit(
+        self, pin: Pin | None, transaction: Transaction | None, ending: Transaction | None
+    ) -> DriverConnection:
+        """The connection, if this statement may run on it now that it is its turn."""
+        if ending is not None:
+            ending.end_what_is_open(self)
+        connection = self.require_connection(pin, in_turn=True)
+        if transaction is not None and not transaction.is_open:
+            raise errors.transaction_over()
+        if pin is not None and pin not in self.pins:
+            raise self.error_of_closed(pin)
+        if ending is not None:
+            ending.send_end(self)
         return connection
 
-    def note(self, connection: DriverConnection, parsed: ParsedStatement) -> None:
-        """What the statement is going to do to the session."""
-        if parsed.touches is not None:
-            self.touched = parsed.touches
-            connection.touch(parsed.touches, lasting=parsed.lasting, replans=parsed.replans)
-        if parsed.control is not None:
-            connection.status = None
-            asked = self.read_only and self.touched is not None  # for the whole session
-            self.read_only = asked or parsed.read_only
-        elif parsed.read_only:
-            self.read_only = True
-
-    def changed(self, parsed: ParsedStatement) -> None:
-        """What it was going to do to the session is done."""
-        reason = parsed.touches
-        if reason is None:
-            return
-        if self.inside:
-            pending = self.pending = self.pending or {}
-            pending[reason] = parsed.undone and pending.get(reason, True)
-        else:
-            self.hold(reason)
-
-    def hold(self, reason: str) -> None:
-        if self.holds is None or self.is_doubtful(self.holds):
-            self.holds = reason
-
-    def is_doubtful(self, reason: str) -> bool:
-        """Whether a statement with this reason may have changed nothing."""
-        return reason in self.loop_db.driver.dialect.rules.doubtful
-
-    def keep_changes(self) -> None:
-        """The transaction in which they were made is over."""
-        for each in self.pending or ():
-            self.hold(each)
-        self.pending = None
-
-    def rolls_back(self) -> None:
-        """The whole transaction, with what is undone by that."""
-        if self.pending is not None:
-            self.pending = {each: undone for each, undone in self.pending.items() if not undone}
-
-    def check(self, pin: Pin | None = None, *, turn: bool = False) -> DriverConnection:
-        """The connection, if a statement may run on it now; `turn`: it is the caller's."""
+    def require_connection(
+        self, pin: Pin | None = None, *, in_turn: bool = False
+    ) -> DriverConnection:
+        """The connection, if a statement may run on it; raises what the task has to know first.
+        `in_turn`: no statement of another task is under way."""
         connection = self.connection
         if (
-            connection is not None and self.transactions and not connection.in_transaction
-            and not connection.is_dead and (turn or not self.turn.taken)
+            self.transactions and connection is not None and (in_turn or not self.turn.taken)
+            and not connection.in_transaction and not connection.is_dead
         ):  # fmt: skip
             self.lose("unknown", "something by the driver's own means ended it", None)
         if self.lost is not None:
@@ -388,43 +341,62 @@ class Session:
         if self.lost_session is not None:
             error = self.lost_session.error()
             if self.lost_session.once:
-                self.lost_session = None
-                self.settle()
+                self.accept_session_loss()
+                self.hold_or_give_back()
             raise error
-        if connection is None or self.ended:
+        if connection is None or self.state is ENDED:
             raise self.loop_db.gone()
-        for each in [*self.pins] if self.pins else ():
-            if each.exclusive and each.collected:
-                del self.pins[each]
-                connection.leftovers.append(each.source)  # to be closed first
-            elif each.exclusive and each is not pin:
-                raise PoolError(
-                    f"{self.loop_db.label}: this driver cannot run another statement on the same "
-                    f"connection while a {each.reason}. Read it to its end or aclose() it first."
-                )
+        if self.pins:
+            self.pins.admit(pin, connection, self.loop_db.label)
         return connection
 
-    def check_alive(self) -> None:
-        """Before a COMMIT: sent on a dead connection, nobody could tell what became of it."""
+    def require_alive(self) -> None:
+        """Before a COMMIT: if it were sent on a dead connection, its outcome would be unknown."""
         if self.connection is not None and self.connection.is_dead:
             cause = ConnectionError("the connection was lost before COMMIT")
-            self.drop(cause)
-            self.settle()
+            self.drop_connection(cause)
+            self.hold_or_give_back()
             raise errors.transaction_lost("rolled_back", "its connection was lost") from cause
 
-    def succeeded(self, connection: DriverConnection, parsed: ParsedStatement | None) -> None:
-        self.inside = connection.in_transaction  # it has just answered, so the driver knows
+    async def renew(self) -> DriverConnection:
+        """Take another connection for one that was dead when it was handed out."""
+        claim = self.loop_db.pool.acquire()
+        connection = await claim
+        if self.state is ENDED:
+            self.loop_db.give_back(connection)
+            raise self.loop_db.gone()
+        self.connection, self.claim = connection, claim
+        return connection
+
+    # -- what a statement has done ---------------------------------------------------------------
+
+    def adopt(self, connection: DriverConnection, parsed: ParsedStatement, *, failed: bool) -> None:
+        """Its first statement has run on the connection before there was a session."""
+        self.changes.expect(connection, parsed)
+        inside = connection.in_transaction
+        self._note_inside(inside)
+        if parsed.control is not None:
+            self._follow_raw_transaction(inside)
+        if not failed:
+            self.changes.record(parsed, inside=inside)
+        self.hold_or_give_back()
+
+    def _judge_success(self, connection: DriverConnection, parsed: ParsedStatement | None) -> None:
+        inside = connection.in_transaction  # it has just answered, so the driver knows
+        if not (self.private or self.transactions):
+            self._note_inside(inside)
         if parsed is not None:
             if parsed.control is not None:
-                self.controlled()
+                self._follow_raw_transaction(inside)
                 if parsed.ends is not None:
                     if connection.status == "ROLLBACK" and (
                         parsed.commits or parsed.ends == "rollback"
                     ):
-                        self.rolls_back()
-                    self.keep_changes()  # another one may have begun
-            self.changed(parsed)
-        if self.transactions and not (self.inside and (parsed is None or parsed.ends is None)):
+                        self.changes.roll_back()
+                    self.changes.keep()  # another one may have begun
+            if parsed.touches is not None:
+                self.changes.record(parsed, inside=inside)
+        if self.transactions and not (inside and (parsed is None or parsed.ends is None)):
             ends = None if parsed is None else parsed.ends
             what = "this statement" if parsed is None else f"{parsed!r}"
             # COMMIT of an aborted transaction is answered with ROLLBACK.
@@ -433,16 +405,16 @@ class Session:
         elif self.transactions and connection.restarted:
             self.lose("unknown", f"{parsed!r} ended it and began another", None)
 
-    def controlled(self) -> None:
-        """A raw BEGIN opens a transaction for those who look for one, too, and its end ends it."""
-        if self.raw is not None and not self.inside:
+    def _follow_raw_transaction(self, inside: bool) -> None:
+        """A raw BEGIN opens a scope for tasks that are started inside, and its end closes it."""
+        if self.raw is not None and not inside:
             leave_scope(self.raw)
             self.raw = None
-        elif self.raw is None and self.inside and not self.transactions:
+        elif self.raw is None and inside and not self.transactions:
             self.raw = RawTransaction(self)
             enter_scope(self.raw)
 
-    def failed(
+    async def _judge_failure(
         self,
         connection: DriverConnection,
         parsed: ParsedStatement | None,
@@ -450,60 +422,83 @@ class Session:
         inside: bool,
     ) -> None:
         """After a statement that raised: is the connection usable, is the transaction still there?
-        `inside`: of one that was open before, raw ones included."""
-        alive = self.loop_db.survives(connection, error, self.reads_only)
+        `inside`: whether one was open before, raw ones included."""
+        alive = self.loop_db.survives(connection, error, self._reads_only)
+        if alive and connection.in_transaction:
+            try:
+                await connection.look_again()
+            except BaseException as second:
+                await self._judge_failure(connection, parsed, second, inside)
+                raise
+        inside = inside and not self.private
         if not alive:
-            self.drop(error)
-            if inside and not self.private:
-                if parsed is not None and parsed.ends in ("commit", "prepare"):
-                    self.lose("unknown", "its connection was lost during COMMIT", error)
-                if parsed is not None and parsed.opaque:
-                    self.lose("unknown", f"its connection was lost during {parsed!r}", error)
-                self.lose("rolled_back", "its connection was lost", error)
-        elif (
-            inside and not self.private and (connection.restarted or not connection.in_transaction)
-        ):
-            if not self.transactions and parsed is not None and parsed.control is not None:
-                return  # a raw end of a raw transaction, as far as it got
-            if self.transactions and parsed is not None and parsed.opaque:
-                self.lose("unknown", f"{parsed!r} failed, and had or has ended it", error)
-            elif self.loop_db.driver.rolls_back(error):
-                self.lose("rolled_back", "the server rolled it back", error)
-            elif self.transactions:  # a raw one is over then, as after a statement that succeeds
-                self.lose("committed", "a statement that failed had ended it before", error)
+            self.drop_connection(error)
+            if inside:
+                self.lose(*outcome_of_cut_off(parsed), error)
+        elif inside and (connection.restarted or not connection.in_transaction):
+            self._judge_end_by_error(parsed, error)
+
+    def _judge_end_by_error(self, parsed: ParsedStatement | None, error: BaseException) -> None:
+        """The connection lives, and its transaction is over."""
+        if not self.transactions and parsed is not None and parsed.control is not None:
+            return  # a raw end of a raw transaction, as far as it got
+        if self.transactions and parsed is not None and parsed.opaque:
+            self.lose("unknown", f"{parsed!r} failed, and had or has ended it", error)
+        elif self.loop_db.driver.rolls_back(error):
+            self.lose("rolled_back", "the server rolled it back", error)
+        elif self.transactions:  # a raw one is over then, as after a statement that succeeds
+            self.lose("committed", "a statement that failed had ended it before", error)
 
     @property
-    def reads_only(self) -> bool:
-        return self.read_only or bool(self.transactions and self.transactions[0].read_only)
+    def _reads_only(self) -> bool:
+        return self.changes.read_only or bool(self.transactions and self.transactions[0].read_only)
+
+    # -- losses ----------------------------------------------------------------------------------
 
     def lose(self, outcome: Outcome, why: str, cause: BaseException | None) -> None:
-        if self.lost is None:
+        """The transaction ended without its block knowing; the first reason counts."""
+        if self.lost is None and self.state is not ENDED:
+            self._move("lose")
             self.lost = Lost(outcome, why, cause)
-            self.let_in()  # they learn of it
+            self.outsiders.wake()  # they get the error
 
-    def end_blocks(self) -> None:
-        """Of connection(), of tasks that had joined a transaction that is over."""
-        self.blocks = [each for each in self.blocks if each is None or each.is_open]
+    def accept_loss(self) -> None:
+        """The task knows that its transaction was lost, and goes on without it."""
+        if self.lost is not None:
+            self._move("free")
+            self.lost = None
+
+    def accept_session_loss(self) -> None:
+        """The task knows that its session was lost, and goes on with a new one."""
+        self.lost_session = None
+
+    # -- connection() blocks ---------------------------------------------------------------------
+
+    def forget_ended_blocks(self) -> None:
+        """Drop connection() blocks of tasks that had joined a transaction that is over."""
+        if self.blocks:
+            self.blocks = [each for each in self.blocks if each is None or each.is_open]
 
     async def leave_block(self, error: BaseException | None, joined: Transaction | None) -> None:
-        """Of connection(): leaving the outermost one resets and returns the connection."""
-        if self.ended or (joined is not None and not joined.is_open):
+        """Leave a connection() block; leaving the outermost resets and returns the connection."""
+        if self.state is ENDED or (joined is not None and not joined.is_open):
             return  # the connection may be another task's
         self.blocks.remove(joined)
         connection = self.connection
         if connection is None:
-            if not self.blocks and self.holds is None:
-                self.lost_session = None
-            self.settle()
+            if not self.blocks and self.changes.kept is None:
+                self.accept_session_loss()
+            self.hold_or_give_back()
             return
-        inside = self.look(connection)
+        inside = self.refresh(connection)
         if error is not None and may_have_interrupted_use(error):
             connection.interrupt()
-            self.drop(None)
+            self.drop_connection(None)
             if inside:
                 self.lose("rolled_back", "a cancellation destroyed its connection", error)
         elif connection.is_dead:
-            self.drop(error or ConnectionError("the connection was lost in a connection() block"))
+            gone = ConnectionError("the connection was lost in a connection() block")
+            self.drop_connection(error or gone)
             if inside:
                 self.lose("rolled_back", "its connection was lost", error)
         elif self.transactions and not connection.in_transaction:
@@ -511,87 +506,87 @@ class Session:
         elif self.pin_reason() is None:
             await self.give_back().wait()
             return
-        self.settle()
+        self.hold_or_give_back()
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def task_done(self, task: Any) -> None:
-        """Perhaps it was the last one, and its loop stops: nothing is begun in this very step."""
-        self.cut()
-        self.loop_db.loop.call_soon(self.settle)
-
     def end(self) -> None:
-        """Its task is over, or the database is closed: whoever still uses it learns so."""
-        self.cut()
-        self.settle()
+        """Its task is over, or the database is closed: further use raises."""
+        self._cut_off()
+        self.hold_or_give_back()
 
-    def cut(self) -> None:
-        self.ended = True
+    def _task_done(self, task: Any) -> None:
+        """Perhaps it was the last one, and its loop stops: nothing is begun in this very step."""
+        self._cut_off()
+        self.loop_db.loop.call_soon(self.hold_or_give_back)
+
+    def _cut_off(self) -> None:
+        self._move("end")
         self.lost = self.lost_session = None
         if self.transactions:
-            for pin in self.pins:
-                if isinstance(pin.source, RowCursor):
-                    pin.cut()
+            self.pins.end_streams()
         for transaction in self.transactions:
             transaction.cut_off()
         self.transactions.clear()
         if self.connection is not None:
-            self.cut_pins(self.connection)
+            self.pins.end_all(self.connection, private=self.private)
         self.blocks.clear()
-        self.let_in()
+        self.outsiders.wake()
 
     def disown(self) -> object:
-        """In a forked child: all of it is the parent's. Gives what must not be finalized."""
+        """In a forked child: all of it is the parent's. Return what must not be finalized."""
         kept = self.connection, self.claim, self.pins, self.outsiders
-        self.connection, self.pins, self.outsiders = None, {}, []
-        self.cut()
+        self.connection, self.pins, self.outsiders = None, Pins(), Outsiders()
+        self._cut_off()
         return kept
 
     def break_off(self) -> None:
         """The end of its transaction was cancelled: it is rolled back with its connection, and the
-        task goes on with another one, also while somebody's statement still runs on this."""
+        task goes on with another one, also while another task's statement runs on this."""
         if self.connection is not None:
             self.connection.mark_broken()
-        holds, task = self.holds, self.task
+        kept, task = self.changes.kept, self.task
         self.end()
         self.loop_db.unbind(self)
-        if holds is not None and not task.done():
-            heir = Session(self.loop_db, None, self.claim, task, private=False)
-            heir.lost_session = LostSession(holds, None, once=self.is_doubtful(holds))
-            self.loop_db.sessions[task] = heir
+        if kept is not None and not task.done() and not self.loop_db.over:
+            heir = self.loop_db.bind(None, self.claim, task)
+            heir.lost_session = self.changes.lost(kept, None)
+            heir.hold_or_give_back()
 
     def give_back(self) -> Any:
-        """To the pool, which cleans it and hands it on."""
-        if self.connection is not None and self.pins:
-            self.cut_pins(self.connection)  # of what was collected, and is open on it still
+        """Return the connection to the pool, which cleans it and hands it on."""
+        if self.connection is not None and self.pins:  # of what was collected and is open on it
+            self.pins.end_all(self.connection, private=self.private)
         connection, self.connection = self.connection, None
         self.unbind()
         return self.loop_db.give_back(connection)
 
-    def drop(self, error: BaseException | None) -> None:
-        """Destroy the connection."""
+    def drop_connection(self, error: BaseException | None) -> None:
+        """Destroy the connection; remember if the task relied on what it had changed in it."""
         connection, self.connection = self.connection, None
         if connection is not None:
-            reason = self.holds or ("connection()" if self.blocks else None)
-            if reason is not None and not (self.private or self.ended):
-                self.lost_session = LostSession(reason, error, once=self.is_doubtful(reason))
-            self.claim.reason = self.pending = None
-            for pin in self.pins:
-                pin.source.abandon()
+            reason = self.changes.kept or ("connection()" if self.blocks else None)
+            if reason is not None and not self.private and self.state is not ENDED:
+                self.lost_session = self.changes.lost(reason, error)
+            self.claim.reason = None
+            self.changes.drop_pending()
+            if self.pins:
+                self.pins.abandon()
             self.loop_db.discard(connection, error)
 
     def unbind(self) -> None:
+        """The task holds nothing by it any more."""
+        self._move("end")
         self.claim.reason = None
-        self.raw = self.touched = self.holds = self.pending = None
-        self.task.remove_done_callback(self.task_done)
+        self.raw = None
+        self.changes.forget()
+        self.task.remove_done_callback(self._task_done)
         self.loop_db.unbind(self)
 
     def __repr__(self) -> str:
-        return f"<Session of {task_name(self.task)}: {self.pin_reason()}>"
+        return f"<Session of {task_name(self.task)}: {self.state.value}, {self.pin_reason()}>"
 
 
-def watched(
-    call: Callable[[DriverConnection], Awaitable[R]],
-) -> Callable[[DriverConnection], Awaitable[R]]:
-    """The same, while the connection looks whether it is still in the same transaction."""
+def watching_transaction(call: Call[R]) -> Call[R]:
+    """The same call, while the connection looks whether it is still in the same transaction."""
     return lambda connection: connection.watch(call)

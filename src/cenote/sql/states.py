@@ -61,7 +61,7 @@ _DOWN = {"mark_broken": _C.BROKEN, "interrupt": _C.INTERRUPTED, "jam": _C.STUCK,
 
 CONNECTION: Transitions = _law(
     {
-        _C.FRESH: {"greet": _C.READY, **_DOWN},
+        _C.FRESH: {"greet": _C.READY, "close": _C.CLOSED},
         _C.READY: {"greet": _C.READY, **_DOWN},
         _C.INTERRUPTED: dict.fromkeys(_DOWN, _C.INTERRUPTED) | {"close": _C.CLOSED},
         _C.STUCK: dict.fromkeys(_DOWN, _C.STUCK) | {"close": _C.CLOSED},
@@ -71,16 +71,15 @@ CONNECTION: Transitions = _law(
     }
 )
 
-_HELD = {"free": _S.FREE, "pin": _S.PINNED, "begin": _S.IN_TRANSACTION,
-         "forget": _S.FORGOTTEN, "end": _S.ENDED}  # fmt: skip
+_HELD = {"pin": _S.PINNED, "begin": _S.IN_TRANSACTION, "forget": _S.FORGOTTEN, "end": _S.ENDED}
 
 SESSION: Transitions = _law(
     {
         _S.FREE: _HELD,
         _S.PINNED: _HELD,
-        _S.IN_TRANSACTION: _HELD | {"lose": _S.LOST},
-        _S.LOST: _HELD | {"lose": _S.LOST},
-        _S.FORGOTTEN: {"forget": _S.FORGOTTEN, "free": _S.FREE, "end": _S.ENDED},
+        _S.IN_TRANSACTION: {"free": _S.FREE, **_HELD, "lose": _S.LOST},
+        _S.LOST: {"free": _S.FREE, "end": _S.ENDED},
+        _S.FORGOTTEN: {"forget": _S.FORGOTTEN, "end": _S.ENDED},
         _S.ENDED: {"end": _S.ENDED},
     }
 )

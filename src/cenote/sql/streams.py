@@ -10,7 +10,7 @@ from ..errors import PoolError
 from .driver import Arguments
 from .into import check_into, convert_all
 from .parsing.statements import ParsedStatement
-from .pin import Pin, close_pin
+from .pins import Pin, close_pin
 from .session import Session
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Stream(Generic[T]):
         session, pin = self._session, self._pin
         if session is not None and pin is not None and pin in session.pins:
             pin.collected = True
-            session.loop_db.post(lambda: session.forget_pin(pin))
+            session.loop_db.post(lambda: session.close_pin_later(pin))
 
     async def _open(self) -> None:
         loop_db, parsed = self._database._loop_database(), self._parsed
@@ -167,7 +167,7 @@ class Stream(Generic[T]):
 
     async def _start(self, session: Session, reason: str) -> Pin:
         """Pinned in the very step in which it is open."""
-        connection = session.check()
+        connection = session.require_connection()
         source = await connection.stream(
             self._text, self._arguments, self._parsed.keyword, alone=session.private
         )
@@ -186,8 +186,9 @@ class Stream(Generic[T]):
             return self._owner._open_session()
         session = loop_db.session()
         if session is not None and (
-            session.lost is not None or session.transactions or session.touched or session.blocks
-            or session.connection is None or session.connection.in_transaction
+            session.lost is not None or session.transactions or session.blocks
+            or session.changes.touched or session.connection is None
+            or session.connection.in_transaction
         ):  # fmt: skip
             return session
         if session is None and not self._database._pooled:

@@ -15,16 +15,20 @@ from ..observe import task_name
 from .dialects import ISOLATIONS, Isolation
 from .driver import Arguments, DriverConnection
 from .parsing.statements import ParsedStatement
-from .pin import Pin
+from .pins import Pin
 from .prepared import Statement, prepare
 from .scope import enter_scope, leave_scope
 from .session import Session
+from .states import TransactionState, after
 from .streams import Stream
 from .verbs import TextVerbs
 
 if TYPE_CHECKING:
     from .database import Database
     from .per_loop import LoopDatabase
+
+
+OPEN = TransactionState.OPEN
 
 
 class Transaction(TextVerbs):
@@ -36,66 +40,86 @@ class Transaction(TextVerbs):
 
     __slots__ = (
         "__weakref__",
-        "_block",
-        "_cut",
         "_database",
-        "_entered",
+        "_is_block",
         "_isolation",
         "_older",
         "_savepoint",
         "_session",
-        "_unused",
-        "is_open",
         "read_only",
+        "state",
         "task",
     )
 
     def __init__(self, database: Database, isolation: Any, read_only: Any) -> None:
         self._database = database
-        self._isolation = check_isolation(isolation)
+        self._isolation = None if isolation is None else check_isolation(isolation)
         if not isinstance(read_only, bool):
             raise TypeError(f"read_only must be True or False, not {read_only!r}")
         self.read_only = read_only
-        self._unused = True  # nobody has entered it
         self._session: Session | None = None
-        self._savepoint: str | None = None
+        self._savepoint: str | None = None  # its name, if it is inside another one
         self._older: Container[Pin] = ()  # what was open before it
-        self._entered = False
-        self._block = False  # of `async with`, not of begin()
-        self._cut = False  # ended by the end of its task, or by closing the database
-        self.is_open = False
+        self._is_block = False  # of `async with`, not of begin()
+        self.state = TransactionState.NEW  # moved by _move() alone
         self.task: Any = None  # that entered it
 
     def __del__(self) -> None:
-        if getattr(self, "_unused", False):  # also of one that could not be made
+        # One that could not be made has no state.
+        if getattr(self, "state", None) is TransactionState.NEW:
             text = "db.transaction() was never entered: write `async with db.transaction():`"
             warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether statements may run in it; also of one that is lost, until its block is left."""
+        return self.state is OPEN
 
     @property
     def task_name(self) -> str:
         return "?" if self.task is None else task_name(self.task)
 
+    @property
+    def is_block(self) -> bool:
+        """Whether it is an `async with` block, and not of `begin()`."""
+        return self._is_block
+
     def is_of(self, loop_db: object) -> bool:
         return self._session is not None and self._session.loop_db is loop_db
 
-    # -- begin and end ---------------------------------------------------------------------------
+    def admits(self, task: Any, *blocks: Transaction | None) -> bool:
+        """Whether statements of this task, or by the handle of one of these blocks, are inside."""
+        return self.task is task or self in blocks
+
+    def _move(self, event: str) -> None:
+        self.state = after("transaction", self.state, event)
+
+    # -- begin -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        self._unused = False
-        if self._entered:
+        """Begin it: a transaction, or a savepoint if the task is in one."""
+        if self._session is not None:
             raise RuntimeError("this transaction was used before; call db.transaction() for each")
-        loop_db = self._database._loop_database()
-        session = loop_db.session()
-        if session is not None and (session.transactions or session.check().in_transaction):
-            await self._set_savepoint(session)
-        else:
-            await loop_db.observed("BEGIN", "BEGIN", self._begin(loop_db, session))
+        self._move("enter")
+        try:
+            loop_db = self._database._loop_database()
+            session = loop_db.session()
+            if session is not None and (
+                session.transactions or session.require_connection().in_transaction
+            ):
+                await self._set_savepoint(session)
+            else:
+                await loop_db.observed("BEGIN", "BEGIN", self._begin(loop_db, session))
+        except BaseException:
+            self._move("refuse" if self._session is None else "fail")
+            raise
 
     async def _begin(self, loop_db: LoopDatabase, session: Session | None) -> None:
         if session is None:
             session = await loop_db.new_session()
+        self._session = session
+        self._older = {*session.pins}
         try:
-            self._enter(session)
             await session.run(
                 lambda connection: connection.begin(self._isolation, self.read_only), None
             )
@@ -104,9 +128,9 @@ class Transaction(TextVerbs):
             if session.connection is None:
                 raise errors.transaction_lost("rolled_back", "its connection was lost")
         except BaseException:
-            session.settle()
+            session.hold_or_give_back()
             raise
-        self._entered_in(session)
+        self._open(session)
 
     async def _set_savepoint(self, session: Session) -> None:
         if self._isolation is not None or self.read_only:
@@ -114,68 +138,83 @@ class Transaction(TextVerbs):
                 "a transaction inside another is a savepoint: isolation and read_only belong to "
                 "the outermost one"
             )
-        self._enter(session)
+        self._session = session
 
-        def set_it(connection: DriverConnection) -> Awaitable[object]:
+        def send(connection: DriverConnection) -> Awaitable[object]:
             self._older = {*session.pins}
             self._savepoint = f"cenote_{len(session.transactions) + 1}"
             return connection.savepoint(self._savepoint)
 
-        await session.run(set_it, None)
-        self._entered_in(session)
+        await session.run(send, None)
+        self._open(session)
         if self.task is not session.task:
             self.task.add_done_callback(self._task_done)
 
-    def _enter(self, session: Session) -> None:
-        self._entered = True
-        self._session = session
-        session.check()
-        self._older = {*session.pins}
-
-    def _entered_in(self, session: Session) -> None:
-        self.is_open = True
+    def _open(self, session: Session) -> None:
+        self._move("open")
         self.task = session.loop_db.current_task()
-        session.transactions.append(self)
-        session.settle()
+        session.add_block(self)
         enter_scope(self)
 
-    def _task_done(self, task: Any) -> None:
-        """Of a savepoint: its task is over, and nobody will end it."""
-        session = self._session
-        if session is not None and self in session.transactions:
-            if session.connection is not None:
-                session.connection.mark_broken()
-            session.lose(
-                "rolled_back", f"task {task_name(task)!r} ended in a savepoint of it", None
-            )
-            session.settle()
-
-    def admits(self, task: Any, *blocks: Transaction | None) -> bool:
-        """Whether statements of this task, or by the handle of one of these blocks, are inside."""
-        return self.task is task or self in blocks
+    # -- end -------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
+        """Commit it, or release its savepoint; raises `TransactionLostError` if it was lost."""
         session = self._open_session()
         try:
-            await self._inner_blocks_over(session)
+            await self._wait_for_inner_blocks(session)
             if (lost := session.lost) is not None:
                 if self._savepoint is None:
-                    await self._roll_back_all(
-                        session
-                    )  # what goes on in its place, if anything does
+                    await self._roll_back_all(session)  # what goes on in its place, if it does
                 raise lost.error()
-            self.is_open = False
+            self._move("end")
             if self._savepoint is None:
                 await self._commit(session)
             else:
                 await self._release_savepoint(session)
+            self._move("commit")
         except BaseException as error:
-            self._broken_off(session, error)
+            self._end_was_cut_off(session, error)
             raise
         finally:
-            self._over(session)
+            self._leave(session)
 
-    async def _inner_blocks_over(self, session: Session) -> None:
+    async def rollback(self) -> None:
+        """Roll back the whole of it, or back to its savepoint."""
+        session = self._open_session()
+        try:
+            if session.connection is not None and self._savepoint is None:
+                await self._roll_back_all(session)
+            elif session.connection is not None and session.lost is None:
+                await self._roll_back_to_savepoint(session)
+            else:
+                self._move("roll_back")  # nothing is left to be rolled back
+        except BaseException as error:
+            self._end_was_cut_off(session, error)
+            raise
+        finally:
+            self._leave(session)
+
+    def end_what_is_open(self, session: Session) -> None:
+        """Its end is next in turn: streams and statements that are open in it end first."""
+        self._move("end")
+        if session.pins:
+            session.pins.end_with(self._older, session.connection)
+
+    def send_end(self, session: Session) -> None:
+        """The statement that ends all of it is about to be sent: its end is not a loss."""
+        if self._savepoint is None:
+            session.remove_block(self)
+
+    def cut_off(self) -> None:
+        """Its task or the outer block is over, or the database is closed."""
+        self._move("cut_off")
+
+    def rolled_back_by(self, task: Any) -> None:
+        """db.rollback() of this task has undone it; a block of another task gets an error."""
+        self._move("roll_back" if self.task is task else "cut_off")
+
+    async def _wait_for_inner_blocks(self, session: Session) -> None:
         """Blocks of other tasks inside this one end first."""
         task = session.loop_db.current_task()
         try:
@@ -185,15 +224,18 @@ class Transaction(TextVerbs):
                         "another savepoint was begun inside this one and is still open: "
                         "leave blocks in the reverse order"
                     )
-                await session.outside(task, inner)
+                await session.outsiders.wait(task, inner)
         except PoolError:
-            await (self._roll_back_all(session) if self._savepoint is None else self._undo(session))
+            if self._savepoint is None:
+                await self._roll_back_all(session)
+            else:
+                await self._roll_back_to_savepoint(session)
             raise
-        if not self.is_open:
+        if self.state is not OPEN:
             raise session.loop_db.gone()
 
     async def _commit(self, session: Session) -> None:
-        session.check_alive()
+        session.require_alive()
         connection = session.connection
         try:
             committed = await session.run_observed(
@@ -203,7 +245,7 @@ class Transaction(TextVerbs):
             if self in session.transactions:  # it was not begun
                 await self._roll_back_all(session)
                 raise
-            session.lost = None
+            session.accept_loss()
             if session.connection is None and not isinstance(error, PoolError):
                 raise errors.transaction_lost(
                     "unknown", "its connection was lost during COMMIT"
@@ -213,7 +255,7 @@ class Transaction(TextVerbs):
                 and connection is session.connection
                 and connection.in_transaction
             ):  # refused
-                await self._roll_back_quietly(session)
+                await self._send_rollback(session)
             raise
         if not committed:
             raise errors.transaction_lost(
@@ -228,73 +270,49 @@ class Transaction(TextVerbs):
             )
         except Exception:
             if session.connection is not None and session.lost is None:
-                await self._undo(session)
+                await self._roll_back_to_savepoint(session)
             raise
 
-    def cut_streams(self, session: Session) -> None:
-        """It is about to end, and it is the turn of that: what is open in it ends first."""
-        self.is_open = False
-        session.cut_streams(self._older)
-
-    def begin_to_end(self, session: Session) -> None:
-        """The statement that ends all of it is sent: its end is no loss."""
-        if self._savepoint is None and self in session.transactions:
-            session.transactions.remove(self)
-
-    async def rollback(self) -> None:
-        """The whole of it, or back to its savepoint."""
-        session = self._open_session()
-        try:
-            if session.connection is not None and self._savepoint is None:
-                await self._roll_back_all(session)
-            elif session.connection is not None and session.lost is None:
-                await self._undo(session)
-        except BaseException as error:
-            self._broken_off(session, error)
-            raise
-        finally:
-            self._over(session)
-
-    async def _undo(self, session: Session) -> None:
-        """Back to its savepoint."""
+    async def _roll_back_to_savepoint(self, session: Session) -> None:
         name = self._savepoint or ""
-        self.is_open = False
-        self._cut_inner(session)
+        self._move("end")
+        session.cut_off_inside(self)
 
-        async def undo(connection: DriverConnection) -> None:
+        async def send(connection: DriverConnection) -> None:
             await connection.rollback_to_savepoint(name)
             await connection.release_savepoint(name)
 
         try:
-            await session.run(undo, None, ending=self)
+            await session.run(send, None, ending=self)
         except Exception as error:
             if session.connection is not None:  # what must not stay in it is still there
                 session.connection.mark_broken()
                 session.lose("rolled_back", "a savepoint in it could not be rolled back", error)
             raise
+        self._move("roll_back")
 
     async def _roll_back_all(self, session: Session) -> None:
-        self._cut_inner(session)
-        await self._roll_back_quietly(session)
+        session.cut_off_inside(self)
+        await self._send_rollback(session)
 
-    async def _roll_back_quietly(self, session: Session) -> None:
-        """A connection that breaks now is rolled back by its server."""
-        if self in session.transactions:
-            session.transactions.remove(self)
-        session.lost = None
-        session.rolls_back()
-        self.is_open = False
+    async def _send_rollback(self, session: Session) -> None:
+        """Roll back; a connection that breaks now is rolled back by its server."""
+        session.remove_block(self)
+        session.accept_loss()
+        session.changes.roll_back()
+        self._move("end")
         try:
             await session.run_observed(
                 lambda connection: connection.rollback(), None, verb="ROLLBACK", ending=self
             )
         except Exception as error:
             log(DEBUG, "%s: rollback failed: %r", session.loop_db.label, error)
-            session.drop(error)
-            session.lost = None
+            session.drop_connection(error)
+            session.accept_loss()
+        self._move("roll_back")
 
-    def _broken_off(self, session: Session, error: BaseException) -> None:
-        """Cancelled, perhaps before it was its turn: then it is open on the server."""
+    def _end_was_cut_off(self, session: Session, error: BaseException) -> None:
+        """If it was cancelled, perhaps before it was its turn, it is open on the server."""
         if isinstance(error, Exception):
             return
         if self._savepoint is None:
@@ -303,44 +321,35 @@ class Transaction(TextVerbs):
             session.connection.mark_broken()
             session.lose("rolled_back", "the end of a savepoint in it was cancelled", error)
 
-    def _over(self, session: Session) -> None:
-        self.is_open = False
+    def _leave(self, session: Session) -> None:
+        """It is over, in whichever way."""
+        if self.state is OPEN:
+            self._move("end")
+        if self.state is TransactionState.ENDING:
+            self._move("fail")
         leave_scope(self)
-        self.task.remove_done_callback(self._task_done)
-        if self in session.transactions:
-            self._cut_inner(session)
-            session.transactions.remove(self)
-        session.let_in()
-        session.end_blocks()
+        if self._savepoint is not None:
+            self.task.remove_done_callback(self._task_done)
+        session.remove_block(self)
+        session.outsiders.wake()
+        session.forget_ended_blocks()
         if not session.transactions:
-            session.lost = None
-        session.settle()
+            session.accept_loss()
+        session.hold_or_give_back()
 
-    def _cut_inner(self, session: Session) -> None:
-        """Savepoints inside this one, of other tasks: they end with it."""
-        if self in session.transactions:
-            first = session.transactions.index(self) + 1
-            for inner in session.transactions[first:]:
-                inner.cut_off()
-            del session.transactions[first:]
-            session.let_in()
-
-    def unjoin(self, task: Any) -> None:
-        if self._session is not None:
-            self._session.loop_db.joined.pop(task, None)
-
-    def rolled_back_by(self, task: Any) -> None:
-        """By db.rollback(); its own task knows of it."""
-        self.is_open = False
-        self._cut = self.task is not task
-
-    def cut_off(self) -> None:
-        """Its task or the outer one is over, or the database is closed."""
-        self.is_open = False
-        self._cut = True
+    def _task_done(self, task: Any) -> None:
+        """The task of a savepoint is over, and nobody will end it."""
+        session = self._session
+        if session is not None and self in session.transactions:
+            if session.connection is not None:
+                session.connection.mark_broken()
+            session.lose(
+                "rolled_back", f"task {task_name(task)!r} ended in a savepoint of it", None
+            )
+            session.hold_or_give_back()
 
     async def __aenter__(self) -> Self:
-        self._block = True
+        self._is_block = True
         await self.start()
         return self
 
@@ -350,8 +359,9 @@ class Transaction(TextVerbs):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self.is_open:
-            if self._cut and error is None and self._session is not None:
+        if self.state is not OPEN:
+            cut_off = self.state is TransactionState.CUT_OFF
+            if cut_off and error is None and self._session is not None:
                 raise self._session.loop_db.gone()  # nobody may think that it was committed
             return  # rolled back inside
         if error is None:
@@ -388,7 +398,7 @@ class Transaction(TextVerbs):
 
     async def _run_many(self, parsed: ParsedStatement, text: str, rows: list[Any]) -> None:
         session = self._open_session()
-        session.check()  # also without rows: the transaction may be lost
+        session.require_connection()  # also without rows: the transaction may be lost
         if rows:
             await session.run_observed(
                 lambda connection: connection.execute_many(text, rows), parsed, transaction=self
@@ -401,10 +411,16 @@ class Transaction(TextVerbs):
 
     def _open_session(self) -> Session:
         session = self._session
-        if session is None or not self.is_open:
-            self._unused = False  # whoever tries to use it is told
+        if session is None or self.state is not OPEN:
+            if self.state is TransactionState.NEW:
+                self._move("refuse")  # the error says it: no warning that it was never entered
             raise errors.transaction_over()
         return session
+
+    def unjoin(self, task: Any) -> None:
+        """The task leaves the transaction that it had joined."""
+        if self._session is not None:
+            self._session.loop_db.joined.pop(task, None)
 
 
 class Join:

@@ -1,0 +1,123 @@
+"""What is open on a connection and pins it to its task: prepared statements and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Container
+from typing import TYPE_CHECKING, Any
+
+from ..errors import PoolError, TransactionClosedError
+from .driver import DriverConnection, RowCursor
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .transaction import Transaction
+
+
+class Pin:
+    """An open statement or stream. The session holds the pin and not the statement itself, which
+    may be garbage-collected: then its finalizer drops the pin."""
+
+    __slots__ = ("collected", "exclusive", "over", "reason", "rows", "source", "transaction")
+
+    def __init__(
+        self,
+        reason: str,
+        source: Any,
+        *,
+        exclusive: bool = False,
+        rows: list[Any] | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
+        self.collected = False  # the statement or stream was, in any thread
+        self.reason = reason
+        self.source = source  # what has to be closed on the connection
+        self.exclusive = exclusive  # a stream beside which nothing else can run
+        self.rows = [] if rows is None else rows  # of a stream, read and not yet given
+        self.transaction = transaction  # with which it ends; streams end with any
+        self.over = False  # it has ended with a transaction
+
+    def end(self) -> None:
+        """Its transaction is over: whoever reads from it gets an error."""
+        self.over = True
+        self.rows.clear()
+
+
+class Pins(dict[Pin, None]):
+    """The pins of one session, the oldest first."""
+
+    __slots__ = ()
+
+    def reason(self) -> str | None:
+        """Why the first of them pins the connection, or None."""
+        for pin in self:
+            if not pin.collected:
+                return pin.reason
+        return None
+
+    def end_with(self, older: Container[Pin], connection: DriverConnection | None) -> None:
+        """A transaction or savepoint is about to end: streams that are not `older` end with it, and
+        statements of its handle. They are closed before the next statement."""
+        for pin in [*self]:
+            if (isinstance(pin.source, RowCursor) and pin not in older) or (
+                pin.transaction is not None and not pin.transaction.is_open
+            ):
+                del self[pin]
+                pin.end()
+                if connection is not None:
+                    connection.leftovers.append(pin.source)
+
+    def end_streams(self) -> None:
+        """The transaction in which they were opened is cut off."""
+        for pin in self:
+            if isinstance(pin.source, RowCursor):
+                pin.end()
+
+    def end_all(self, connection: DriverConnection, *, private: bool) -> None:
+        """The connection goes back; it is destroyed instead if it is in the middle of rows."""
+        for pin in self:
+            if pin.transaction is not None:
+                pin.end()
+            if pin.exclusive or (private and isinstance(pin.source, RowCursor)):
+                pin.source.abandon()
+                connection.interrupt()
+            else:
+                connection.leftovers.append(pin.source)
+        self.clear()
+
+    def abandon(self) -> None:
+        """The connection is destroyed: nothing has to be closed on it."""
+        for pin in self:
+            pin.source.abandon()
+
+    def admit(self, own: Pin | None, connection: DriverConnection, label: str) -> None:
+        """Raise if a stream, other than the caller's own, allows no statement beside it."""
+        for pin in [*self]:
+            if pin.exclusive and pin.collected:
+                del self[pin]
+                connection.leftovers.append(pin.source)  # to be closed first
+            elif pin.exclusive and pin is not own:
+                raise PoolError(
+                    f"{label}: this driver cannot run another statement on the same "
+                    f"connection while a {pin.reason}. Read it to its end or aclose() it first."
+                )
+
+
+async def close_pin(session: Session, pin: Pin) -> None:
+    """Close it in turn; if it does not come to that, it is closed before the next statement."""
+    begun = False
+
+    def close(connection: DriverConnection) -> Awaitable[object]:
+        nonlocal begun
+        begun = True
+        return pin.source.close()  # type: ignore[no-any-return]
+
+    try:
+        await session.run(close, None, pin=pin, transaction=pin.transaction)
+    except TransactionClosedError:
+        if begun:
+            raise
+    finally:
+        if begun:
+            session.drop_pin(pin)
+        else:
+            session.close_pin_later(pin)
