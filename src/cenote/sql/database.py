@@ -17,10 +17,10 @@ from ..hooks import is_awaitable
 from ..log import log
 from ..options import CommonOptions, Settings
 from ..pool import Pool, registry
-from . import driver as drivers
 from .dialects import Isolation
 from .driver import Arguments, ConnectConfig, DriverConnection
 from .guard import ConnectionBlock
+from .loading import fresh, load
 from .parsing.statements import ParsedStatement, StatementCache
 from .per_loop import LoopDatabase
 from .prepared import Statement, prepare
@@ -80,10 +80,10 @@ class Database(TextVerbs):
         self._masked = target.masked
         self._label = self._pool_options["name"]
         self._named = bool(pool_options.get("name"))  # by the user; else the label is the address
-        self._driver = drivers.load(
+        self._driver = load(
             ConnectConfig(
                 target,
-                drivers.fresh(_check_connect_args(connect_args)),
+                fresh(_check_connect_args(connect_args)),
                 options.whole("statement_cache_size", statement_cache_size, least=0),
             )
         )
@@ -313,7 +313,7 @@ class Database(TextVerbs):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the driver can do."""
+        """What the driver can do, such as `reset`, `prepare` and `cancel`."""
         return self._driver.capabilities
 
     @property

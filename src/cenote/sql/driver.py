@@ -1,8 +1,8 @@
 """The interface of a driver: a `Driver` makes connections, each a `DriverConnection`.
 
-The database layer asks no driver's name. What only some drivers can do is found in the class of
-their connections: the optional methods that it defines, and its traits. `capabilities` is computed
-from that.
+The database layer does not depend on the name of a driver. What only some drivers can do is read
+from the class of their connections: the optional methods that it defines, and its traits.
+`capabilities` is computed from that. How the driver of a URL is found is in `loading`.
 """
 
 from __future__ import annotations
@@ -11,43 +11,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
-from inspect import Parameter, signature
 from logging import DEBUG
 from typing import Any, ClassVar, TypeVar
 
 from ..log import log
-from ..options import nearest
+from .connection_state import StatefulConnection
 from .dialects import Dialect, Isolation
 from .parsing.placeholders import Style, Template
-from .states import ConnectionState, after
 from .url import Secret, Target
 
 T = TypeVar("T")
 Arguments = Sequence[Any] | Mapping[str, Any] | None
 
-BUILT_IN = {
-    "sqlite": "cenote.drivers.sqlite.driver",
-    "postgresql": "cenote.drivers.asyncpg.driver",
-    "postgres": "cenote.drivers.asyncpg.driver",
-    "postgresql+asyncpg": "cenote.drivers.asyncpg.driver",
-    "postgresql+psycopg": "cenote.drivers.psycopg.driver",
-    "mysql": "cenote.drivers.mysql.driver",
-    "mariadb": "cenote.drivers.mysql.driver",
-}
-# Characters of a text that is kept prepared on a connection, as in asyncpg: what is longer is
+# Characters of the longest text that a driver keeps prepared, as in asyncpg: a longer one is
 # hardly ever sent again.
 LONGEST_KEPT = 15_000
-USABLE = (ConnectionState.READY, ConnectionState.FRESH)
-INTERRUPTED = (ConnectionState.INTERRUPTED, ConnectionState.STUCK)
 MANY = "cenote_many"  # the savepoint of atomically()
-GROUP = "cenote.drivers"  # entry points of other packages: scheme = "package.module"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectConfig:
-    """How every connection of a database is made."""
+    """Where and how the connections of a database are made."""
 
     target: Target
     connect_args: Mapping[str, Any]
@@ -55,22 +39,22 @@ class ConnectConfig:
 
 
 class RowCursor(ABC):
-    """An open result, read piece by piece."""
+    """The open result of a statement, which is read in parts."""
 
     @abstractmethod
     async def fetch(self, count: int) -> Sequence[Any]:
-        """The next rows, at most `count`; none at the end."""
+        """Return the next rows, at most `count`; an empty sequence at the end."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of it, read to its end or not; the connection is usable afterwards."""
+        """Close the result, also before its end; the connection is usable afterwards."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Its connection is destroyed: nothing to close any more."""
+        """Give up the result without I/O, because its connection is destroyed."""
 
 
 class Collected(RowCursor):
-    """Rows that are all there already."""
+    """A cursor over rows that were all fetched before."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
         self.rows = rows
@@ -84,144 +68,81 @@ class Collected(RowCursor):
         self.rows = ()
 
 
-class DriverConnection(ABC):
-    """One connection. The drivers fill in the methods, the database layer keeps the notes.
+class DriverConnection(StatefulConnection, ABC):
+    """One connection. A driver defines the methods; the database layer keeps the state.
 
-    Statements are run once. Only a driver knows what it has kept prepared on a connection, so that
-    only a driver may prepare and run it again: if the server refused the plan before it executed
-    anything, and outside a transaction.
+    A statement is sent once. The exception is a statement that the driver has kept prepared: if
+    the server refuses its plan before it executes anything, and outside a transaction, the driver
+    may prepare it and send it again.
     """
 
-    __slots__ = (
-        "last_heard",
-        "lasting",
-        "leftovers",
-        "raw",
-        "replans",
-        "restarted",
-        "state",
-        "status",
-        "suspicion_epoch",
-        "touched",
-        "underway",
-    )  # fmt: skip
+    __slots__ = ()
 
-    dialect: ClassVar[Dialect]  # of the statements that it takes
+    dialect: ClassVar[Dialect]  # of the statements that the connection takes
     interleaves: ClassVar[bool] = True  # other statements run while a RowCursor is open
-    cancels: ClassVar[bool] = False  # close() stops a statement that was interrupted on the server
-    caches_statements: ClassVar[bool] = False  # keeps `statement_cache_size` of them prepared
-    gives_sqlstate: ClassVar[bool] = False  # the errors of the server have one
-    keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result refers to it
-    guard_bases: ClassVar[tuple[type, ...]] = ()  # that the driver's own isinstance() asks for
-
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw  # the driver's own connection
-        self.touched: str | None = None  # session state to reset, and what touched it
-        self.lasting = False  # touched in a way that no reset undoes: it is replaced
-        self.replans = False  # what was prepared in this session does not hold after it
-        self.restarted = False  # what watch() ran has ended the transaction and begun another
-        self.state = ConnectionState.FRESH  # moved by the verbs below alone
-        self.suspicion_epoch = 0  # of the loop_db when it was last known to be alive
-        self.last_heard = 0.0  # loop time of the last sign of life
-        self.underway = False  # of a series of statements at least one was sent
-        self.leftovers: list[Any] = []  # statements and streams that nobody closed
-        self.status: str | None = None  # what the server answered to the last execute(), if it says
-
-    # -- its states ------------------------------------------------------------------------------
-
-    def mark_greeted(self) -> None:
-        """on_connect has run, if there is one: what it set is not touched."""
-        self._move("greet")
-        self.touched = None
-
-    def mark_broken(self) -> None:
-        """It is lost, or must not be handed out again for another reason."""
-        self._move("mark_broken")
-
-    def interrupt(self) -> None:
-        """A statement was broken off: it is not used again, and close() stops the server."""
-        self._move("interrupt")
-
-    def jam(self) -> None:
-        """Its driver is in mid-operation: it is not used again, though it is not lost."""
-        self._move("jam")
-
-    def mark_closed(self) -> None:
-        """It was closed or terminated."""
-        self._move("close")
-
-    @property
-    def broken(self) -> bool:
-        """Whether it must not be used again."""
-        return self.state not in USABLE
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the server may still run a statement of it, which close() has to stop."""
-        return self.state in INTERRUPTED
-
-    def _move(self, event: str) -> None:
-        self.state = after("connection", self.state, event)
-
-    def expect_statement(self) -> None:
-        """A statement is about to be sent; what is noted in its course starts anew."""
-        self.underway = self.restarted = False
-
-    # -- what a driver fills in ------------------------------------------------------------------
+    cancels: ClassVar[bool] = False  # close() stops a statement if `interrupted` is set
+    caches_statements: ClassVar[bool] = False  # keeps statements prepared that were run
+    gives_sqlstate: ClassVar[bool] = False  # errors of the server have a SQLSTATE
+    keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result keeps it
+    guard_bases: ClassVar[tuple[type, ...]] = ()  # base classes that the library checks for
 
     @property
     @abstractmethod
     def in_transaction(self) -> bool:
-        """As the driver knows it, without a round trip."""
+        """Whether a transaction is open, as the library knows it without a round trip."""
 
     @abstractmethod
     def execute(self, text: str, arguments: Arguments) -> Any:
-        """Awaitable: the number of rows that matched."""
+        """Return an awaitable of the number of rows that matched."""
 
     @abstractmethod
     def fetch_all(self, text: str, arguments: Arguments) -> Any:
-        """Awaitable: the list of rows."""
+        """Return an awaitable of the list of rows."""
 
     @abstractmethod
     def fetch_one(self, text: str, arguments: Arguments) -> Any:
-        """Awaitable: the first row, or None."""
+        """Return an awaitable of the first row, or None."""
 
     @abstractmethod
     def fetch_val(self, text: str, arguments: Arguments) -> Any:
-        """Awaitable: the first value of the first row, or None."""
+        """Return an awaitable of the first value of the first row, or None."""
 
     @abstractmethod
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
-        """All or nothing."""
+        """Run a statement once for each element of `arguments`: all of them, or none."""
 
     @abstractmethod
     async def stream(
         self, text: str, arguments: Arguments, keyword: str, *, alone: bool
     ) -> RowCursor:
-        """`alone`: nothing else is done on the connection. If not, and outside a transaction, the
-        other statements stay outside of one too, and the session stays as it is."""
+        """Run a statement, and return a cursor for its rows.
+
+        `alone` says that nothing else runs on the connection until the cursor is closed, so that
+        the driver may open a transaction for it. Otherwise it must not: the other statements
+        would be in that transaction too.
+        """
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
-        """Begin a transaction; `isolation` None is the default level of the server."""
+        """Begin a transaction; without `isolation` at the default level of the server."""
         for text in self.dialect.begin(isolation, read_only):
             await self.execute(text, None)
 
     async def commit(self) -> bool:
-        """Commit the open transaction; False if the server rolled back instead."""
+        """Commit the open transaction; return False if the server rolled it back instead."""
         await self.execute(self.dialect.commit(), None)
         return True
 
     async def rollback(self) -> None:
-        """End the open transaction, and undo it."""
+        """Roll the open transaction back."""
         await self.execute(self.dialect.rollback(), None)
 
     @abstractmethod
     async def close(self) -> None:
-        """A proper end; what runs on the server is told to stop."""
+        """Close the connection; if `interrupted`, stop the statement that runs on the server."""
 
     @abstractmethod
     def terminate(self) -> None:
-        """Close at once, without waiting for anything; harmless after close()."""
+        """Close the connection at once, without I/O that waits; harmless after close()."""
 
     async def savepoint(self, name: str) -> None:
         """Set a savepoint in the open transaction."""
@@ -234,56 +155,63 @@ class DriverConnection(ABC):
             await self.execute(text, None)
 
     async def rollback_to_savepoint(self, name: str) -> None:
-        """Undo everything since a savepoint, which stays."""
+        """Undo everything since a savepoint, and keep the savepoint."""
         await self.execute(self.dialect.rollback_to_savepoint(name), None)
 
     def looks_dead(self) -> bool:
-        """Whether the driver knows that it is over; no round trip."""
+        """Whether the library knows that the connection is closed; no round trip."""
         return False
 
     def peer_closed(self) -> bool:
-        """Whether the news of its death has reached this machine, though not yet the driver."""
+        """Whether the server has closed the connection, which the library may not have read yet."""
         return False
 
     def has_unread_bytes(self) -> bool:
-        """Whether something came that nobody has asked for: the news of its death, most likely."""
+        """Whether the server sent something unasked: most likely that it ends the session."""
         return False
 
     def is_stuck(self) -> bool:
-        """Whether the driver is in the middle of something, so that nothing else can be done."""
+        """Whether the library is in the middle of an operation, so that nothing else can run."""
         return False
 
     @property
     def is_dead(self) -> bool:
+        """Whether the connection is closed, as far as this machine knows."""
         return self.looks_dead() or self.peer_closed()
 
     @abstractmethod
     async def ping(self) -> None:
-        """Raises if the server does not answer."""
+        """Ask the server for an answer; raise if there is none."""
 
     async def watch(self, call: Callable[[Any], Awaitable[T]]) -> T:
-        """Run something in a transaction that may end it and begin another; if the driver would not
-        know of it, find out, and note it in `restarted`."""
+        """Run a statement that may end the open transaction and begin another one.
+
+        A driver whose library does not notice this finds out, and sets `restarted`.
+        """
         return await call(self)
 
-    async def look_again(self) -> None:  # noqa: B027
-        """After an error in a transaction: learn whether it is still open, if only asking tells."""
+    async def look_again(self) -> None:
+        """After an error in a transaction, update `in_transaction` if that needs a round trip."""
 
     @property
     def can_reset(self) -> bool:
-        """Whether reset() can do it; a connection that cannot is replaced."""
-        return "reset" in capabilities_of(type(self))
+        """Whether reset() can undo changes of the session; if not, the connection is replaced."""
+        return type(self).reset is not DriverConnection.reset
 
     async def reset(self) -> bool:
-        """Back to what a new connection is; False: it has to be replaced."""
+        """Make the session like a new one; return False if the connection must be replaced."""
         return False
 
     async def prepare(self, template: Template, text: str) -> Prepared:
-        """A statement that stays ready on the server, if the driver can; `text`: as given."""
+        """Prepare a statement, of which `text` is the text as the user wrote it.
+
+        A driver that defines this raises here what is wrong with the statement. This one sends
+        nothing: the statement is prepared when it is run, by a driver that caches statements.
+        """
         return Prepared(self, template.text)
 
     def touch(self, reason: str, *, lasting: bool = False, replans: bool = False) -> None:
-        """Note that a statement changes the session, and what undoes it."""
+        """Note that a statement changes the session, with the reason that messages show."""
         self.touched = reason
         if lasting:
             self.lasting = True
@@ -291,17 +219,17 @@ class DriverConnection(ABC):
             self.replans = True
             self.forget_plans()
 
-    def returned(self) -> None:  # noqa: B027
-        """It is on its way back to the pool."""
+    def returned(self) -> None:
+        """The connection is about to go back to the pool."""
 
-    def greeted(self) -> None:  # noqa: B027
-        """on_connect has run: what it did belongs to every connection."""
+    def greeted(self) -> None:
+        """The function on_connect has run: what it did is part of every new connection."""
 
-    def forget_plans(self) -> None:  # noqa: B027
-        """Prepare everything anew: what was prepared before does not hold any more."""
+    def forget_plans(self) -> None:
+        """Drop the statements that are kept prepared, because they may not be valid any more."""
 
     async def atomically(self, work: Callable[[], Awaitable[object]]) -> None:
-        """All of it or nothing: in a transaction of its own, or behind a savepoint."""
+        """Await `work()` in a transaction, or behind a savepoint in the open one; all or none."""
         dialect = self.dialect
         end: str | None
         if self.in_transaction:
@@ -319,18 +247,18 @@ class DriverConnection(ABC):
             if self.in_transaction:
                 try:
                     await self.execute(undo, None)
-                except Exception as error:  # the first error says why
+                except Exception as error:  # the first error has the cause
                     log(DEBUG, "%s failed", undo, error=error)
             raise
 
 
 @cache
 def capabilities_of(kind: type[DriverConnection]) -> frozenset[str]:
-    """What a class of connections can do: the optional methods that it defines, and its traits."""
+    """Return what a class of connections can do: the methods that it defines, and its traits."""
     found = {name for name in OPTIONAL if getattr(kind, name) is not OPTIONAL[name]}
     found.update(name for trait, name in TRAITS.items() if getattr(kind, trait))
     if kind.caches_statements:
-        found.add("prepare")  # what runs is kept ready, whether prepare() adds to that or not
+        found.add("prepare")
     return frozenset(found)
 
 
@@ -346,7 +274,7 @@ TRAITS = {
 
 
 class Prepared:
-    """A statement that was prepared on one connection; here it is only its text."""
+    """A statement that was prepared on one connection. This one only keeps the text."""
 
     __slots__ = ("connection", "text")
 
@@ -370,123 +298,65 @@ class Prepared:
         await self.connection.execute_many(self.text, arguments)
 
     async def close(self) -> None:
-        """Nothing is left on the server."""
+        """Close the statement on the server; here there is nothing to close."""
 
     def abandon(self) -> None:
-        """Its connection is destroyed: nothing to close any more."""
+        """Give up the statement without I/O, because its connection is destroyed."""
 
 
 class Driver(ABC):
-    """Makes the connections of one database, and knows what its errors mean."""
+    """Makes the connections of one database, and says what errors of its library mean."""
 
-    connection_class: ClassVar[type[DriverConnection]]  # that connect() gives
-    style: ClassVar[Style]  # which placeholders the connections take
+    connection_class: ClassVar[type[DriverConnection]]  # of what connect() returns
+    style: ClassVar[Style]  # of the placeholders that the connections take
 
     def __init__(self, config: ConnectConfig) -> None:
         self.config = config
-        self.ask_password: Callable[[], Awaitable[Secret | None]] | None = None  # for one more
+        # For a driver that connects by itself, to stop a statement; set by the database.
+        self.ask_password: Callable[[], Awaitable[Secret | None]] | None = None
 
     @property
     def dialect(self) -> Dialect:
-        """How statements are written, and what they do to a session."""
+        """The dialect of the connections."""
         return self.connection_class.dialect
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the connections can do, as found in their class."""
+        """What the connections can do, by `capabilities_of` their class."""
         return capabilities_of(self.connection_class)
 
     @property
     def system_name(self) -> str:
-        """The database system by the names that OpenTelemetry has for them."""
+        """The name of the database system in traces, by the conventions of OpenTelemetry."""
         return "other_sql"
 
     @abstractmethod
     async def connect(self, password: Secret | None) -> DriverConnection:
-        """A new connection, with copies of the connect arguments."""
+        """Open a connection, with copies of `connect_args`."""
 
     def is_disconnect(self, error: BaseException) -> bool:
-        """Whether the connection is gone after this error."""
+        """Whether the connection cannot be used after this error."""
         return isinstance(error, OSError)
 
     def hint(self, error: BaseException) -> str | None:
-        """What an error of a statement leaves unsaid, to be added to it as a note."""
+        """Return a note that explains an error of a statement, or None."""
         return None
 
     def is_unsent(self, error: BaseException) -> bool:
-        """Of a connection that was dead when it was handed out: whether nothing was sent on it."""
+        """Whether this error says that the connection was closed before anything was sent."""
         return False
 
     def rolls_back(self, error: BaseException) -> bool:
-        """Of an error after which the transaction is over: whether it was rolled back."""
+        """Whether an error that ended a transaction has rolled it back, and not committed it."""
         return True
 
     def is_demoted(self, error: BaseException) -> bool:
-        """Whether the server has become a read-only one."""
+        """Whether this error says that the server has become read-only."""
         return False
 
     def close(self) -> None:  # noqa: B027
-        """The database is closed for good."""
+        """Release what the driver itself holds; the database is closed."""
 
     def after_fork(self) -> object:
-        """Start anew in a forked child; returns what must never be finalized there."""
+        """Start again in a forked child; return the objects that must not be finalized there."""
         return None
-
-
-def load(config: ConnectConfig) -> Driver:
-    """The driver for a URL, made for it."""
-    scheme = config.target.scheme
-    module = BUILT_IN.get(scheme)
-    if module is not None:
-        make: Callable[[ConnectConfig], Driver] = import_module(module).driver
-        return make(config)
-    for point in entry_points(group=GROUP, name=scheme):
-        make = point.load()
-        return make(config)
-    known = ", ".join(sorted(BUILT_IN))
-    raise ValueError(f"url has the unknown scheme {scheme!r}; known are {known}")
-
-
-def missing(package: str, extra: str) -> ImportError:
-    """The driver of a scheme is not installed."""
-    return ImportError(
-        f"the driver {package} is not installed: pip install 'cenote[{extra}]'", name=package
-    )
-
-
-def reject_unknown(options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Strictly: an option of the URL that nobody reads would be a setting that is not set."""
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ValueError(
-            f"url has the unknown option {', '.join(map(repr, unknown))}; "
-            f"known are {', '.join(sorted(known))}. "
-            f"Arguments of the driver's connect() go into connect_args."
-        )
-
-
-def check_connect_args(given: Mapping[str, Any], connect: Callable[..., Any], *more: str) -> None:
-    """ValueError for what the driver's `connect` would refuse with the first connection, and so for
-    every one; `more`: what it takes besides the arguments that its signature names."""
-    try:
-        parameters = signature(connect).parameters.values()
-    except (TypeError, ValueError):
-        return  # written in C, and silent about it
-    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    named = {each.name for each in parameters if each.kind in kinds}
-    known = named.union(more)
-    for name in given if named else ():  # else it takes whatever is given
-        if name not in known:
-            raise ValueError(
-                f"connect_args has the unknown argument {nearest(name, known)}; the driver's "
-                f"connect() takes {', '.join(sorted(known))}"
-            )
-
-
-def fresh(value: Any) -> Any:
-    """A copy of dicts, lists and sets, all the way down; what is in them is shared."""
-    if type(value) is dict:
-        return {key: fresh(each) for key, each in value.items()}
-    if type(value) in (list, set, tuple):
-        return type(value)(fresh(each) for each in value)
-    return value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-from ...sql.driver import missing
+from ...sql.loading import missing
 from ..library import Library
 from ..postgresql import RESET, is_refusal, is_schema_change, keeps
 from ..wire import Wire, hang_up

@@ -6,15 +6,8 @@ import codecs
 import ssl
 from typing import Any, ClassVar
 
-from ...sql.driver import (
-    LONGEST_KEPT,
-    ConnectConfig,
-    Driver,
-    DriverConnection,
-    check_connect_args,
-    fresh,
-    reject_unknown,
-)
+from ...sql.driver import LONGEST_KEPT, ConnectConfig, Driver, DriverConnection
+from ...sql.loading import check_connect_args, fresh, reject_unknown
 from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..options import whole_seconds

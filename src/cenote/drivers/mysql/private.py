@@ -14,7 +14,7 @@ from inspect import signature
 from struct import Struct
 from typing import Any
 
-from ...sql.driver import missing
+from ...sql.loading import missing
 from ..library import Library
 
 try:

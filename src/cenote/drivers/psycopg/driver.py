@@ -5,14 +5,8 @@ from __future__ import annotations
 from traceback import clear_frames
 from typing import Any, ClassVar, TypeVar
 
-from ...sql.driver import (
-    ConnectConfig,
-    Driver,
-    DriverConnection,
-    check_connect_args,
-    fresh,
-    reject_unknown,
-)
+from ...sql.driver import ConnectConfig, Driver, DriverConnection
+from ...sql.loading import check_connect_args, fresh, reject_unknown
 from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..options import seconds

@@ -9,7 +9,8 @@ from logging import DEBUG
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...log import log
-from ...sql.driver import LONGEST_KEPT, missing
+from ...sql.driver import LONGEST_KEPT
+from ...sql.loading import missing
 from ...sql.rows import row_type
 from ..library import Library
 from ..postgresql import keeps

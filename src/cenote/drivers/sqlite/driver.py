@@ -9,14 +9,8 @@ from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
-from ...sql.driver import (
-    ConnectConfig,
-    Driver,
-    DriverConnection,
-    check_connect_args,
-    fresh,
-    reject_unknown,
-)
+from ...sql.driver import ConnectConfig, Driver, DriverConnection
+from ...sql.loading import check_connect_args, fresh, reject_unknown
 from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..options import seconds

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderStyle:
-    """What the placeholders look like that a driver wants."""
+    """How a driver writes its placeholders."""
 
     first: str  # the first one of a statement: "?", "%s", "$1", ":1"
 
     @property
     def numbered(self) -> bool:
-        """Whether each has a number, so that a name that occurs twice is one parameter."""
+        """Whether placeholders have numbers, so that a repeated name is one parameter."""
         return "1" in self.first
 
     @property
     def percent(self) -> bool:
-        """Whether a literal percent sign is written %%."""
+        """Whether placeholders begin with %, so that a literal percent sign is written %%."""
         return self.first.startswith("%")
 
     def write(self, number: int) -> str:
-        """The placeholder with a number, which counts from 1."""
+        """Return the placeholder with a number, which counts from 1."""
         return self.first.replace("1", str(number))
 
 
@@ -45,13 +45,16 @@ SHOWN = 5  # names of placeholders in a message
 
 
 class UsualText(str):
-    """A converted text that would be another one if the session had other settings."""
+    """A converted text that is valid only in a session with the usual settings.
+
+    With other settings the server would find the placeholders at other places.
+    """
 
     __slots__ = ()
 
 
 class Template:
-    """One text, rewritten for parameters of one kind."""
+    """The text of a statement, rewritten for a sequence or for a mapping of parameters."""
 
     __slots__ = ("_anything", "_counts", "_hint", "_keys", "count", "mapping", "names", "native",
                  "text")  # fmt: skip
@@ -80,8 +83,12 @@ class Template:
         self._counts: frozenset[int] = frozenset()  # of ? in other sessions
 
     def agree(self, others: Sequence[Template]) -> None:
-        """With how sessions with other settings read the same text: what depends on that is left
-        to the server if the text for it is the same, else to the link, which knows its session."""
+        """Compare with the templates of the same text in sessions with other settings.
+
+        If all of them have the same text for the driver, any of their counts of parameters is
+        accepted, and the server checks it. Otherwise the text is marked as a `UsualText`, which
+        the connection checks, since it knows the settings of its session.
+        """
         if all(each.text == self.text and each.names == self.names for each in others):
             self._counts = frozenset(each.count for each in others)
         else:
@@ -93,7 +100,10 @@ class Template:
     def bind(
         self, parameters: Sequence[Any] | Mapping[str, Any]
     ) -> Sequence[Any] | Mapping[str, Any]:
-        """What to pass to the driver; the same object if it can be passed as it is."""
+        """Check the parameters, and return what to pass to the driver: if possible the same object.
+
+        Raises ValueError if they do not fit the statement, TypeError if they are of a wrong kind.
+        """
         if self.mapping:
             return self._bind_mapping(parameters)
         if not isinstance(parameters, (list, tuple)):
@@ -131,7 +141,10 @@ class Template:
 
 
 def compile_template(text: str, dialect: Dialect, style: Style, *, mapping: bool) -> Template:
-    """Rewrite the placeholders of `text` for parameters that are a mapping, or a sequence."""
+    """Rewrite the placeholders of `text` for parameters that are a mapping, or a sequence.
+
+    Raises ValueError if the text mixes them with placeholders of the driver's own.
+    """
     written = _style(style)
     template = _compile(text, dialect, written, mapping)
     others = readings(text, dialect)[1:]
@@ -144,7 +157,7 @@ def compile_template(text: str, dialect: Dialect, style: Style, *, mapping: bool
 
 
 def marks(text: str, dialect: Dialect) -> list[int]:
-    """Where the `?` are."""
+    """Return the positions of the placeholders `?` in a text."""
     return [start for kind, start, _ in landmarks(text, dialect) if kind == "mark"]
 
 
@@ -177,7 +190,7 @@ def _compile(text: str, dialect: Dialect, style: PlaceholderStyle, mapping: bool
 
 
 def describe_placeholders(text: str, dialect: Dialect, style: Style) -> str:
-    """The placeholders of a text in words, such as "2 placeholders (:a, :b)"; "": it has none."""
+    """Return words such as "2 placeholders (:a, :b)" for a text; "" if it has none."""
     found: list[str] = []  # each by its number: every ? and every %s is one
     if dialect.quotes or _WORTH_A_LOOK.search(text):
         kinds = ("mark", "named", "own")
@@ -193,7 +206,7 @@ def describe_placeholders(text: str, dialect: Dialect, style: Style) -> str:
 
 
 class _Found:
-    """What a scan for placeholders saw."""
+    """The placeholders that a scan of a text has found, and the text rewritten so far."""
 
     __slots__ = ("converted", "marks", "named", "own", "own_name", "parts", "rest")
 
@@ -229,7 +242,7 @@ class _Found:
                 self.own_name = self.own_name or text[start] in "@$#"
 
     def look_for_percents(self, text: str, dialect: Dialect, *, mapping: bool) -> str:
-        """The text with `?` for %s, or for %(name)s, if those are its placeholders."""
+        """Return the text with `?` for %s, or for %(name)s, if those are its placeholders."""
         found = [*_OWN_PERCENT.finditer(text)]
         inside = {
             at
@@ -293,7 +306,7 @@ class _Found:
 
 
 def _replacement(text: str, start: int, end: int, style: PlaceholderStyle, number: int) -> str:
-    """The driver's placeholder; where it would run together with a word, with a space between."""
+    """Return the driver's placeholder, with a space between it and a word that it would touch."""
     mark = style.write(number)
     if mark == "?":
         return mark
@@ -305,7 +318,7 @@ def _replacement(text: str, start: int, end: int, style: PlaceholderStyle, numbe
 
 
 def _percent_marks(text: str, dialect: Dialect) -> Iterator[str]:
-    """Every %s and %(name)s that is not quoted."""
+    """Yield every %s and %(name)s that is not quoted."""
     rest = 0
     for kind, start, end in landmarks(text, dialect):
         if kind in QUOTED:
