@@ -29,6 +29,20 @@ async def in_task(awaitable: Awaitable[Any]) -> Any:
     return await asyncio.create_task(run())
 
 
+# -- capabilities --------------------------------------------------------------------------------
+
+
+async def test_prepare_checks_a_statement_with_the_capability(backend: Backend) -> None:
+    async with backend.database(max_size=1) as db, db.connection():
+        if "prepare" in db.capabilities:
+            with pytest.raises(Exception, match="selec"):
+                await db.prepare("selec 1")
+            return
+        statement = await db.prepare("selec 1")  # nothing is sent
+        with pytest.raises(Exception, match="selec"):
+            await statement.fetch_val()
+
+
 # -- transactions that only read -----------------------------------------------------------------
 
 

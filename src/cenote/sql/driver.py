@@ -257,8 +257,6 @@ def capabilities_of(kind: type[DriverConnection]) -> frozenset[str]:
     """Return what a class of connections can do: the methods that it defines, and its traits."""
     found = {name for name in OPTIONAL if getattr(kind, name) is not OPTIONAL[name]}
     found.update(name for trait, name in TRAITS.items() if getattr(kind, trait))
-    if kind.caches_statements:
-        found.add("prepare")
     return frozenset(found)
 
 
