@@ -92,7 +92,7 @@ class AsyncpgConnection(DriverConnection):
         if own and not alone:
             return await self._hold(text, arguments)
         if own:
-            await self.raw.execute("BEGIN")
+            await self.begin(None, False)
         try:
             cursor = await self._open_cursor(text, arguments or (), own=own)
         except Exception:
@@ -111,7 +111,7 @@ class AsyncpgConnection(DriverConnection):
             if not (kept and isinstance(raw, Connection) and raw.refused(error) and own):
                 raise
         await self.rollback()
-        await raw.execute("BEGIN")
+        await self.begin(None, False)
         return await private.open_cursor(raw, text, arguments, use_cache=True)
 
     async def _hold(self, text: str, arguments: Arguments) -> RowCursor:
@@ -125,7 +125,7 @@ class AsyncpgConnection(DriverConnection):
             await self.raw.execute(text)
 
     async def commit(self) -> bool:
-        status: str = await self.raw.execute("COMMIT")
+        status: str = await self.raw.execute(POSTGRESQL.commit())
         if status == "ROLLBACK":
             self._forget_changes()
             return False
@@ -133,7 +133,7 @@ class AsyncpgConnection(DriverConnection):
         return True
 
     async def rollback(self) -> None:
-        await self.raw.execute("ROLLBACK")
+        await self.raw.execute(POSTGRESQL.rollback())
         self._forget_changes()
 
     async def close(self) -> None:
@@ -258,7 +258,7 @@ class AsyncpgSource(RowCursor):
     async def close(self) -> None:
         self.cursor = None
         if self.own:
-            await self.connection.raw.execute("COMMIT")
+            await self.connection.commit()
 
 
 class AsyncpgHeld(RowCursor):

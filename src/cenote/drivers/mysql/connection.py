@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ...sql.dialects import MYSQL, Dialect, Isolation
+from ...sql.dialects import MYSQL, Dialect
 from ...sql.driver import Arguments, Collected, DriverConnection, Prepared, RowCursor
 from ...sql.notes import note_row, of_values
 from ...sql.parsing.placeholders import Template, UsualText
@@ -279,21 +279,10 @@ class MysqlConnection(DriverConnection):
 
     # -- transactions ----------------------------------------------------------------------------
 
-    async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
-        for text in MYSQL.begin(isolation, read_only):
-            await self.raw.run(text)
-
-    async def commit(self) -> bool:
-        await self.raw.run("COMMIT")
-        return True
-
-    async def rollback(self) -> None:
-        await self.raw.run("ROLLBACK")
-
     async def watch(self, call: Callable[[Any], Awaitable[T]]) -> T:
         """The flag of the server is on before and after: only a savepoint tells whether it is still
         the same transaction."""
-        await self.raw.run(f"SAVEPOINT {WATCH}")
+        await self.savepoint(WATCH)
         try:
             result = await call(self)
         except Exception:
@@ -311,7 +300,7 @@ class MysqlConnection(DriverConnection):
     async def _released(self, name: str) -> bool:
         """Whether there was such a savepoint."""
         try:
-            await self.raw.run(f"RELEASE SAVEPOINT {name}")
+            await self.release_savepoint(name)
         except errors.MySQLError as error:
             return code(error) != NO_SUCH_SAVEPOINT
         return True
@@ -348,10 +337,6 @@ class MysqlConnection(DriverConnection):
             await self.ping()
         except errors.MySQLError:
             pass  # dead, and seen to be
-
-    @property
-    def can_reset(self) -> bool:
-        return True
 
     async def reset(self) -> bool:
         await self.raw.reset()

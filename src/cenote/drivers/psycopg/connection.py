@@ -201,7 +201,7 @@ class PsycopgConnection(DriverConnection):
         outside = not self.in_transaction
         own = outside and alone
         if own:
-            await self._command("BEGIN")
+            await self.begin(None, False)
         name = f"cenote_{next(_numbers)}"
         cursor = self.raw.cursor(name, row_factory=row_factory, withhold=outside and not alone)
         statement: Any = text
@@ -219,10 +219,10 @@ class PsycopgConnection(DriverConnection):
             await self._command(text)
 
     async def commit(self) -> bool:
-        return await self._command("COMMIT") != b"ROLLBACK"
+        return await self._command(POSTGRESQL.commit()) != b"ROLLBACK"
 
     async def rollback(self) -> None:
-        await self._command("ROLLBACK")
+        await self._command(POSTGRESQL.rollback())
 
     async def close(self) -> None:
         raw = self.raw
@@ -249,10 +249,6 @@ class PsycopgConnection(DriverConnection):
 
     async def ping(self) -> None:
         await self._command("SELECT 1")
-
-    @property
-    def can_reset(self) -> bool:
-        return True
 
     async def reset(self) -> bool:
         raw = self.raw

@@ -176,11 +176,11 @@ class SqliteConnection(DriverConnection):
         self._reads_only = await self.call(statements.begin, read_only)
 
     async def commit(self) -> bool:
-        await self.call(statements.end, "COMMIT")
+        await self.call(statements.end, SQLITE.commit())
         return True
 
     async def rollback(self) -> None:
-        await self.call(statements.end, "ROLLBACK")
+        await self.call(statements.end, SQLITE.rollback())
 
     async def close(self) -> None:
         self._stopped = True

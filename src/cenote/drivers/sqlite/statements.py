@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...sql.dialects import SQLITE
+from ...sql.driver import MANY
 from ...sql.rows import make_rows
 
 WITH = re.compile(r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*with\b", re.IGNORECASE)
@@ -77,27 +78,42 @@ def _named(cursor: sqlite3.Cursor, rows: list[Any]) -> list[Any]:
 
 
 def execute_many(connection: sqlite3.Connection, text: str, arguments: Iterator[Any]) -> None:
-    inside = connection.in_transaction
-    connection.execute("SAVEPOINT cenote_many" if inside else "BEGIN IMMEDIATE")
+    """Run a statement for each element: all of them, or none.
+
+    Not by `DriverConnection.atomically()`: here the whole series is one call of the thread.
+    """
+    end: tuple[str | None, ...]
+    undo: tuple[str | None, ...]
+    if connection.in_transaction:
+        release = SQLITE.release_savepoint(MANY)
+        end, undo = (release,), (SQLITE.rollback_to_savepoint(MANY), release)
+        connection.execute(SQLITE.savepoint(MANY))
+    else:
+        end, undo = (SQLITE.commit(),), (SQLITE.rollback(),)
+        _run_all(connection, SQLITE.begin(None, False))
     try:
         if RETURNING.search(text):  # which executemany() takes up to Python 3.11 only
             for each in arguments:
                 execute(connection, text, each or ())
         else:
             connection.executemany(text, arguments)
-        connection.execute("RELEASE cenote_many" if inside else "COMMIT")
+        _run_all(connection, end)
     except BaseException:
         if connection.in_transaction:
-            connection.execute("ROLLBACK TO cenote_many" if inside else "ROLLBACK")
-            if inside:
-                connection.execute("RELEASE cenote_many")
+            _run_all(connection, undo)
         raise
+
+
+def _run_all(connection: sqlite3.Connection, texts: Iterable[str | None]) -> None:
+    """Run statements of the dialect; None is one that it does not have."""
+    for text in texts:
+        if text is not None:
+            connection.execute(text)
 
 
 def begin(connection: sqlite3.Connection, read_only: bool) -> bool:
     """Whether query_only is set now that was not before."""
-    for text in SQLITE.begin(None, read_only):
-        connection.execute(text)
+    _run_all(connection, SQLITE.begin(None, read_only))
     if not read_only or _ask(connection, "PRAGMA query_only"):
         return False
     connection.execute("PRAGMA query_only = 1")
