@@ -2,7 +2,7 @@ PYTHON ?= python3
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help demo quick test lint types check matrix bench sanitize soak fuzz chaos exhibits replay values mysql docs dist constraints clean
+.PHONY: help demo quick test lint types check matrix bench sanitize soak fuzz chaos exhibits replay values mysql docs dist coverage constraints clean
 
 help:
 	@echo 'make demo    run the demo'
@@ -22,6 +22,7 @@ help:
 	@echo 'make mysql   get a real MySQL server (Debian unstable, root), and run the database tests on it'
 	@echo 'make docs    build the documentation into site/, without a warning'
 	@echo 'make dist    sdist and wheels, and the tests on what they install'
+	@echo 'make coverage  lines and branches of Python and C that the tests run; fails below the floors'
 	@echo 'make constraints  renew constraints.txt, the versions of the development environment'
 	@echo 'make clean   remove everything that was generated'
 
@@ -107,6 +108,9 @@ docs:
 
 dist:
 	@PYTHON='$(PYTHON)' scripts/dist.sh $(ARGS)
+
+coverage:
+	@PYTHON='$(PYTHON)' scripts/coverage.sh $(ARGS)
 
 constraints:
 	@PYTHON='$(PYTHON)' scripts/constraints.sh $(ARGS)

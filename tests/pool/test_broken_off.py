@@ -16,7 +16,7 @@ from cenote.pool.waiter import Waiter
 from tests.support.clock import advance, settle
 from tests.support.kit import Thing, acquiring, outcome
 
-pytestmark = pytest.mark.own_loop  # no loop has a part in its steps
+pytestmark = [pytest.mark.own_loop, pytest.mark.untraced]  # no loop has a part in its steps
 
 
 class Interrupt(BaseException):

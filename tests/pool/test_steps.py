@@ -17,7 +17,7 @@ import cenote
 from tests.support.clock import advance, settle
 from tests.support.kit import Thing, acquiring, outcome
 
-pytestmark = pytest.mark.own_loop
+pytestmark = [pytest.mark.own_loop, pytest.mark.untraced]
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """The workflows and templates name only what exists."""
 
+import importlib.util
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -89,6 +91,29 @@ def test_every_pinned_environment_is_renewed_by_dependabot() -> None:
 @SOURCES
 def test_the_nights_bring_what_takes_too_long_for_a_push() -> None:
     jobs = load(GITHUB / "workflows/nightly.yml")["jobs"]
-    wanted = {"check", "sanitize", "soak", "fuzz", "chaos", "dist"}
+    wanted = {"check", "coverage", "sanitize", "soak", "fuzz", "chaos", "dist"}
     assert wanted <= set(jobs["long"]["strategy"]["matrix"]["target"])
     assert jobs["drivers"]["strategy"]["matrix"]["age"] == ["oldest", "newest"]
+
+
+def test_a_report_below_a_floor_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = load_script("coverage_report")
+    python, c = tmp_path / "python.json", tmp_path / "c.json"
+    for lines, status in ((1000, 0), (900, 1)):
+        summary = {"covered_lines": lines, "num_statements": 1000}
+        summary |= {"covered_branches": 10, "num_branches": 10}
+        names = ("/x/src/cenote/sql/row.py", "/tmp/cenote/copy.py")
+        python.write_text(json.dumps({"files": {name: {"summary": summary} for name in names}}))
+        counts = {"line_covered": 9, "line_total": 9, "branch_covered": 9, "branch_total": 9}
+        c.write_text(json.dumps({"files": [{"filename": "core.c", **counts}]}))
+        assert report.main(str(python), str(c)) == status
+        assert ("of the lines" in capsys.readouterr().out) == bool(status)
+
+
+def load_script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
