@@ -21,6 +21,7 @@ TITLES = {
     "transaction": "A transaction: a block or a savepoint",
     "slot": "A slot: one place in the pool",
     "claim": "A claim: one acquire",
+    "acquire": "An acquire: what drives a claim",
     "pool": "The pool",
     "circuit": "The circuit breaker",
     "closing": "Closing a pool",
@@ -70,6 +71,14 @@ PLACES: dict[str, dict[str, tuple[float, float, Kind]]] = {
         "ENDED": (4, 0, "quiet"),
         "FAILED": (1, 2, "bad"),
         "ABANDONED": (0, 2, "quiet"),
+    },
+    "acquire": {
+        "FRESH": (0, 0, "plain"),
+        "BEGUN": (1, 0, "act"),
+        "READY": (3, 0, "good"),
+        "PAUSED": (2, 1, "wait"),
+        "SLOW": (1, 2, "wait"),
+        "OVER": (3, 3, "quiet"),
     },
     "pool": {
         "NEW": (0, 0, "plain"),
@@ -155,6 +164,17 @@ ROUTES: dict[str, dict[tuple[str, str], dict[str, object]]] = {
         ("GRANTED", "FAILED"): {"sides": "SE", "shift": (12, 0), "segment": 1},
         ("GRANTED", "ABANDONED"): {"sides": "SS", "shift": (30, 0), "lane": 26, "segment": 1},
     },
+    "acquire": {
+        ("FRESH", "OVER"): {"sides": "SW", "shift": (0, 8), "segment": 1, "below": True},
+        ("BEGUN", "PAUSED"): {"sides": "SW", "shift": (20, 0), "segment": 1},
+        ("BEGUN", "SLOW"): {"shift": (-8, -8), "below": True},
+        ("BEGUN", "OVER"): {"sides": "WW", "lane": 46, "shift": (8, -8), "segment": 2},
+        ("PAUSED", "READY"): {"sides": "ES", "shift": (0, -14), "segment": 0},
+        ("PAUSED", "SLOW"): {"sides": "SE", "shift": (0, -8), "segment": 1},
+        ("PAUSED", "OVER"): {"sides": "EN", "shift": (8, 10), "segment": 0, "below": True},
+        ("SLOW", "OVER"): {"sides": "EN", "shift": (8, -16), "segment": 0, "below": True},
+        ("READY", "OVER"): {"sides": "EE", "lane": 26},
+    },
     "pool": {
         ("NEW", "OPEN"): {"shift": (-8, -8)},
         ("OPEN", "NEW"): {"shift": (8, 8), "below": True},
@@ -195,7 +215,7 @@ def picture(machine: str) -> Flow:
 def page() -> str:
     """docs/states.md."""
     rules = f"{states.__doc__}\n{sql_states.__doc__}"
-    meaning = re.findall(r"^- (?:A |The )?\*(\w+)\*(.*?)(?=^- |^$)", rules, re.M | re.S)
+    meaning = re.findall(r"^- (?:A |An |The )?\*(\w+)\*(.*?)(?=^- |^$)", rules, re.M | re.S)
     about = {word.lower(): " ".join(rest.split()) for word, rest in meaning}
     parts = [
         "# The state machines\n",
@@ -205,7 +225,7 @@ def page() -> str:
     ]
     for machine, law in TRANSITIONS.items():
         title = TITLES[machine]
-        which = "The" if machine in ("pool", "circuit") else "A"
+        which = {"pool": "The", "circuit": "The", "acquire": "An"}.get(machine, "A")
         subject = "*Closing*" if machine == "closing" else f"{which} *{machine}*"
         parts += [
             f"## {title}\n",

@@ -18,10 +18,12 @@ HEADER = ROOT / "src" / "cenote" / "_native" / "law.h"
 MACHINES = (
     ("slot", states.SlotState, "SLOT_STATES", "slot_names"),
     ("claim", states.ClaimState, "CLAIM_STATES", "claim_names"),
+    ("acquire", states.AcquireState, "ACQUIRE_STATES", "acquire_names"),
+    ("handover", states.Handover, "HANDOVERS", "handover_names"),
     ("pool", states.Phase, "PHASES", "phase_names"),
     ("circuit", states.CircuitState, "CIRCUITS", "circuit_names"),
 )
-WITH_TABLE = {"slot", "claim", "pool"}  # the circuit may go from any state to any other
+WITH_TABLE = {"slot", "claim", "acquire", "pool"}  # the circuit may go from any state to any other
 
 
 def header() -> str:

@@ -1,10 +1,12 @@
 """The states, and the table of their transitions.
 
-Three machines run in the core, one in the breaker, and one when a pool is closed:
+Three machines run in the core, one on the fast path, one in the breaker, and one when a pool is
+closed:
 
 - A *slot* is one place in the pool. It begins as the permit to create a resource (OPENING) and
   ends when that resource is gone; `max_size` bounds the number of slots.
 - A *claim* is one acquire: it may wait for a slot, then it holds one.
+- An *acquire* is what drives a claim: the awaitable that `pool.acquire()` returns.
 - The *pool* itself opens, may drain, and closes.
 - The *circuit* lets acquires pass, refuses them, or lets a few pass as probes.
 - *Closing* is how far the work of a close() has come.
@@ -50,6 +52,27 @@ class ClaimState(State):
     ENDED = "ended"
     FAILED = "failed"
     ABANDONED = "abandoned"
+
+
+class AcquireState(State):
+    """The states of the awaitable that `pool.acquire()` returns."""
+
+    FRESH = "fresh"  # nothing has driven it
+    BEGUN = "begun"  # its first step is under way
+    READY = "ready"  # it holds the resource, and has to hand it over
+    PAUSED = "paused"  # it waits in the native core
+    SLOW = "slow"  # `pool/waiter.py` drives it
+    OVER = "over"
+
+
+class Handover(State):
+    """Where the fast path hands an acquire over to `pool/waiter.py`."""
+
+    SEEKING = "seeking"  # nothing is in hand: what the claim was granted, or else what there is
+    SHOWING = "showing"  # a slot is in hand, which before_acquire has not seen
+    INSPECTING = "inspecting"  # before_acquire has returned an awaitable
+    ACCEPTED = "accepted"  # before_acquire has accepted the slot, and the pool changed meanwhile
+    REFUSED = "refused"  # before_acquire has refused the slot, or raised
 
 
 class Phase(State):
@@ -129,6 +152,23 @@ CLAIM = Law(
     },
 )
 
+ACQUIRE = Law(
+    "acquire",
+    {
+        (AcquireState.FRESH, "begin"): AcquireState.BEGUN,
+        (AcquireState.FRESH, "end"): AcquireState.OVER,
+        (AcquireState.BEGUN, "serve"): AcquireState.READY,
+        (AcquireState.BEGUN, "pause"): AcquireState.PAUSED,
+        (AcquireState.BEGUN, "delegate"): AcquireState.SLOW,
+        (AcquireState.BEGUN, "end"): AcquireState.OVER,
+        (AcquireState.PAUSED, "serve"): AcquireState.READY,
+        (AcquireState.PAUSED, "delegate"): AcquireState.SLOW,
+        (AcquireState.PAUSED, "end"): AcquireState.OVER,
+        (AcquireState.SLOW, "end"): AcquireState.OVER,
+        (AcquireState.READY, "end"): AcquireState.OVER,
+    },
+)
+
 POOL = Law(
     "pool",
     {
@@ -170,6 +210,7 @@ CIRCUIT = Law(
 TRANSITIONS: Mapping[str, Transitions] = {
     "slot": SLOT,
     "claim": CLAIM,
+    "acquire": ACQUIRE,
     "pool": POOL,
     "circuit": CIRCUIT,
     "closing": CLOSING,

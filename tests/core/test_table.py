@@ -20,6 +20,7 @@ from cenote.pool import Pool
 from cenote.pool.closing import Closing
 from cenote.states import (
     TRANSITIONS,
+    AcquireState,
     CircuitState,
     ClaimState,
     ClosingState,
@@ -411,7 +412,7 @@ def test_every_state_and_event_of_closing(state: ClosingState, event: str) -> No
 
 
 def test_the_table_has_every_machine_and_no_other() -> None:
-    assert list(TRANSITIONS) == ["slot", "claim", "pool", "circuit", "closing"]
+    assert list(TRANSITIONS) == ["slot", "claim", "acquire", "pool", "circuit", "closing"]
     assert {event for _, event in TRANSITIONS["slot"]} == set(SLOT_EVENTS)
     assert {event for _, event in TRANSITIONS["claim"]} == {*CLAIM_EVENTS, "end"}
     assert {event for _, event in TRANSITIONS["circuit"]} == set(CIRCUIT_EVENTS)
@@ -424,6 +425,7 @@ def test_the_table_has_every_machine_and_no_other() -> None:
         ("slot", SlotState.GONE),
         ("claim", ClaimState.ENDED),
         ("pool", Phase.CLOSED),
+        ("acquire", AcquireState.OVER),
         ("closing", ClosingState.ANNOUNCED),
     ],
 )

@@ -18,7 +18,7 @@ from .._core.records import Claim, Slot
 from ..caller import caller, internal
 from ..hooks import is_awaitable
 from ..options import UNSET, Unset, optional_duration
-from ..states import CircuitState, ClaimState, Phase
+from ..states import ACQUIRE, AcquireState, CircuitState, ClaimState, Handover, Phase
 
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=type)
@@ -27,13 +27,14 @@ Kind = TypeVar("Kind", bound=type)
 ACTIVE, HOLDING, CLOSED, OPEN = (
     CircuitState.ACTIVE, ClaimState.HOLDING, Phase.CLOSED, Phase.OPEN
 )  # fmt: skip
+FRESH, OVER = AcquireState.FRESH, AcquireState.OVER
 running_loop = asyncio._get_running_loop
 
 
 class Acquire(Claim, Generic[T]):
     """One acquire of a pool; it does nothing until it is awaited or entered, once."""
 
-    __slots__ = ("_pool", "_steps", "_used")
+    __slots__ = ("_driver", "_pool", "_steps", "stage")
 
     def __init__(self, pool: Any, timeout: float | None, code: CodeType, instruction: int) -> None:
         super().__init__()
@@ -41,7 +42,8 @@ class Acquire(Claim, Generic[T]):
         self.instruction = instruction
         self.timeout = timeout
         self._pool = pool
-        self._used: object = None  # what drives it
+        self.stage = FRESH
+        self._driver: object = None  # whose __await__() drives it, from BEGUN on
         self._steps: Generator[Any, None, T] | None = None  # driven as a coroutine
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -50,11 +52,14 @@ class Acquire(Claim, Generic[T]):
             yield
         driver = object()
         try:
-            ready, found, verdict = engine.step(self._begin, engine, driver)
-            if not ready:
-                found = yield from engine.obtain(self, found, verdict).__await__()
+            at, found, answer = engine.step(self._begin, engine, driver)
+            if at is not None:
+                self.stage = ACQUIRE[self.stage, "delegate"]
+                found = yield from engine.obtain(self, at, found, answer).__await__()
+            self.stage = ACQUIRE[self.stage, "end"]
         except BaseException as error:
-            if self._used is driver:
+            if self._driver is driver:
+                self._end()
                 engine.lose(self, error)
             raise
         return found  # type: ignore[no-any-return]
@@ -72,13 +77,13 @@ class Acquire(Claim, Generic[T]):
     def throw(self, *error: Any) -> Any:
         if self._steps is None:
             self._steps = self.__await__()
-            self._used = True  # it never began
+            self._never_begin()
         return self._steps.throw(*error)
 
     def close(self) -> None:
         if self._steps is not None:
             self._steps.close()
-        self._used = True
+        self._never_begin()
 
     def __aexit__(
         self,
@@ -97,37 +102,49 @@ class Acquire(Claim, Generic[T]):
             return engine.defer_return(slot, False)  # type: ignore[no-any-return]
         return engine.step(give_back, engine, slot)  # type: ignore[no-any-return]
 
-    def _begin(self, engine: Any, driver: object) -> tuple[bool, Any, Any]:
-        """True and the resource; or False, the slot that is in hand already, and its verdict."""
+    def _begin(self, engine: Any, driver: object) -> tuple[Handover | None, Any, Any]:
+        """None and the resource; or where to go on, the slot in hand, and the hook's answer."""
         core = engine.core
-        if self._used is not None:
+        if self.stage is not FRESH:
             raise used_before()
         if core.phase is not OPEN or running_loop() is not engine.loop:
             engine.enter()
-            if self._used is not None:  # by a subscriber to the opening
+            if self.stage is not FRESH:  # a subscriber to the opening has driven it
                 raise used_before()
-        self._used = driver
+        self.stage = ACQUIRE[self.stage, "begin"]
+        self._driver = driver
         now = self.began = engine.time()
         self.task = asyncio.current_task(engine.loop)
         self.seen_idle = core.idle_seqs
         if core.circuit is not ACTIVE:
             engine.admit_or_raise(self)
         slot: Slot | None = core.take()
-        if slot is None or slot.expires_at <= now:
-            return False, slot, None
+        if slot is None:
+            return Handover.SEEKING, None, None
+        if slot.expires_at <= now:
+            return Handover.SHOWING, slot, None
         if engine.before_acquire is not None and not engine.skips_check(slot, now):
             verdict = self._ask(engine, slot)
             if verdict is False:
-                return False, None, None
+                return Handover.SEEKING, None, None
             if is_awaitable(verdict):
-                return False, slot, verdict
+                return Handover.INSPECTING, slot, verdict
             if core.phase is CLOSED:  # by the hook
-                return False, slot, True
+                return Handover.ACCEPTED, slot, None
         resource = slot.resource  # a subscriber may discard it
         core.hold(self, slot, now, 0.0)
+        self.stage = ACQUIRE[self.stage, "serve"]
         if engine.subscribers or engine.hold_warning is not None:
             engine.held(self, slot)  # __await__ handles what it raises
-        return True, resource, None
+        return None, resource, None
+
+    def _never_begin(self) -> None:
+        if self.stage is FRESH:
+            self._end()
+
+    def _end(self) -> None:
+        if self.stage is not OVER:
+            self.stage = ACQUIRE[self.stage, "end"]
 
     def _ask(self, engine: Any, slot: Slot) -> Any:
         """The answer of before_acquire; after False the slot is destroyed."""

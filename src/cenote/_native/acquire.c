@@ -53,19 +53,64 @@ used_before(void)
     return -1;
 }
 
-/* Takes what is there at once. 1: claim->result has the resource; 0: the slow path must go on, with
- * `slot` and `verdict` if a hook was asked already; -1: an exception is set. */
-static int
-acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
+/* Where this event leads; NOWHERE with an IllegalTransition if the law does not list it. */
+static inline int
+acquire_after(State *st, int stage, int event)
 {
-    Engine *engine = engine_of(claim);
-    Core *core = engine->core;
-    State *st = claim->st;
-    PyObject *result;
-
-    if (claim->used) {
-        return used_before();
+    int target = acquire_law[stage][event];
+    if (target == NOWHERE) {
+        illegal(st, "acquire", st->acquire_states[stage], acquire_events[event]);
     }
+    return target;
+}
+
+/* The one place where its stage changes; -1 with an IllegalTransition, and nothing changes. */
+static inline int
+acquire_move(Claim *claim, int event)
+{
+    int target = acquire_after(claim->st, claim->stage, event);
+    if (target == NOWHERE) {
+        return -1;
+    }
+    claim->stage = target;
+    return 0;
+}
+
+/* It is OVER, if it is not already. */
+static inline void
+acquire_end(Claim *claim)
+{
+    if (claim->stage != OVER) {
+        acquire_move(claim, ACQUIRE_END);
+    }
+}
+
+/* It holds the slot, which is stolen: READY, and whoever watches is told. */
+static int
+acquire_serve(Claim *claim, Engine *engine, Core *core, Slot *slot, double now, double waited)
+{
+    if (acquire_move(claim, ACQUIRE_SERVE) < 0) {
+        lose_hold(core, claim);
+        Py_DECREF(slot);
+        return -1;
+    }
+    claim->result = Py_NewRef(slot->resource); /* a subscriber may discard it */
+    int failed = engine_report_hold(engine, claim, slot, now, waited) < 0;
+    Py_DECREF(slot);
+    if (failed) {
+        Py_CLEAR(claim->result);
+        lose_hold(core, claim);
+        return -1;
+    }
+    return 0;
+}
+
+/* FRESH -> BEGUN, in a pool that is open: it notes its task and the time, and the breaker admits it. */
+static int
+acquire_begin(Claim *claim, Engine *engine, Core *core)
+{
+    PyObject *result;
+    State *st = claim->st;
     PyObject *task = core->phase == OPEN ? engine_task(engine) : NULL;
     if (task == NULL) {
         if (PyErr_Occurred()) {
@@ -80,35 +125,47 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
         if (task == NULL && PyErr_Occurred()) {
             return -1;
         }
-        if (claim->used) { /* by a subscriber that heard of the opening */
+        if (claim->stage != FRESH) { /* a subscriber to the opening has driven it */
             Py_XDECREF(task);
             return used_before();
         }
     }
-    claim->used = 1;
+    acquire_move(claim, ACQUIRE_BEGIN);
     Py_CLEAR(claim->key);
     Py_XSETREF(claim->task, task);
-    double now = engine_now(engine);
-    if (now == -1.0 && PyErr_Occurred()) {
+    claim->began = engine_now(engine);
+    if (claim->began == -1.0 && PyErr_Occurred()) {
         return -1;
     }
-    claim->began = now;
     claim->seen_idle = core->idle_seqs;
-    if (core->circuit != ACTIVE) {
-        result = PyObject_CallMethodOneArg(slow_path(engine), st->s_admit_or_raise,
-                                           (PyObject *)claim);
-        if (result == NULL) {
-            return -1;
-        }
-        Py_DECREF(result);
+    if (core->circuit == ACTIVE) {
+        return 0;
     }
+    result = PyObject_CallMethodOneArg(slow_path(engine), st->s_admit_or_raise, (PyObject *)claim);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* Nothing is in hand: it waits here if it can, or else the slow part looks for something. */
+static int
+acquire_wait(Claim *claim)
+{
+    int waits = wait_begin(claim);
+    return waits == 0 ? wait_delegate(claim, SEEKING, NULL, NULL) : waits < 0 ? -1 : 0;
+}
+
+/* Takes what is there at once: afterwards it is READY, PAUSED or SLOW. */
+static int
+acquire_look(Claim *claim, Engine *engine, Core *core)
+{
+    State *st = claim->st;
+    double now = claim->began;
     Slot *slot = core_take(core, Py_HUGE_VAL);
     if (slot == NULL) {
-        return 0;
+        return acquire_wait(claim);
     }
     if (slot->expires_at <= now) {
-        *in_hand = slot;
-        return 0;
+        return wait_delegate(claim, SHOWING, slot, NULL);
     }
     if (engine->before_acquire != Py_None && !skips_check(engine, slot, now)) {
         PyObject *answer = ask(core, engine->before_acquire, slot->resource);
@@ -116,142 +173,93 @@ acquire_begin(Claim *claim, Slot **in_hand, PyObject **verdict)
             /* Logged, reported and destroyed there; raises what is no Exception. */
             PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
             Py_XDECREF(answer);
-            result = PyObject_CallMethodObjArgs(slow_path(engine), st->s_refuse, slot, error, NULL);
+            PyObject *result =
+                PyObject_CallMethodObjArgs(slow_path(engine), st->s_refuse, slot, error, NULL);
             Py_DECREF(error);
             Py_DECREF(slot);
             Py_XDECREF(result);
-            return result == NULL ? -1 : 0;
+            return result == NULL ? -1 : acquire_wait(claim);
         }
-        if (is_awaitable(answer) || core->phase == CLOSED) {
-            *in_hand = slot;
-            *verdict = answer;
-            if (!is_awaitable(answer)) { /* the hook has closed the pool */
-                Py_SETREF(*verdict, Py_NewRef(Py_True));
-            }
-            return 0;
+        if (is_awaitable(answer)) {
+            return wait_delegate(claim, INSPECTING, slot, answer);
         }
         Py_DECREF(answer);
+        if (core->phase == CLOSED) { /* by the hook */
+            return wait_delegate(claim, ACCEPTED, slot, NULL);
+        }
     }
     if (core_hold(core, claim, slot, now, 0.0) < 0) {
         Py_DECREF(slot);
         return -1;
     }
-    claim->result = Py_NewRef(slot->resource);
-    int failed = engine_report_hold(engine, claim, slot, now, 0.0) < 0;
-    Py_DECREF(slot);
-    if (failed) {
-        Py_CLEAR(claim->result);
-        lose_hold(core, claim);
-        return -1;
-    }
-    return 1;
+    return acquire_serve(claim, engine, core, slot, now, 0.0);
 }
 
-/* The claim itself, with the resource or with the order to wait; or what pool/waiter.py does. */
-static inline PyObject *
-acquire_start(Claim *claim)
+/* The first step: FRESH -> READY, PAUSED or SLOW. */
+static inline int
+acquire_start(Claim *claim, Engine *engine, Core *core)
 {
-    Slot *slot = NULL;
-    PyObject *verdict = NULL;
-    int ready = acquire_begin(claim, &slot, &verdict);
-    if (ready > 0) {
-        return Py_NewRef(claim);
+    if (acquire_begin(claim, engine, core) == 0 && acquire_look(claim, engine, core) == 0) {
+        return 0;
     }
-    if (ready < 0) {
-        if (claim->state == ASKING) { /* not if it is in use already, or was */
-            core_release_probe((engine_of(claim))->core, &claim->probe);
-        }
-        return NULL;
+    if (claim->state == ASKING) { /* not if it is in use already, or was */
+        core_release_probe(core, &claim->probe);
     }
-    if (slot == NULL && can_wait(engine_of(claim), claim)) {
-        claim->must_wait = 1;
-        return Py_NewRef(claim);
-    }
-    State *st = claim->st;
-    PyObject *coroutine = PyObject_CallMethodObjArgs(
-        slow_path(engine_of(claim)), st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
-        verdict == NULL ? Py_None : verdict, NULL);
-    Py_XDECREF(slot);
-    Py_XDECREF(verdict);
-    if (coroutine == NULL) {
-        return NULL;
-    }
-    PyObject *iterator = iterate(coroutine);
-    Py_DECREF(coroutine);
-    return iterator;
+    return -1;
 }
 
 /* For the interpreter, which drives what it gets to the end or closes it: nothing happens before the
- * first step. Whoever calls __await__() gets Steps. */
+ * first step. A caller of __await__() gets Steps. */
 static PyObject *
 acquire_await(Claim *claim)
 {
-    if (claim->used) {
+    if (claim->stage != FRESH) {
         used_before();
         return NULL;
     }
     return Py_NewRef(claim);
 }
 
-/* The one step of an acquire that was ready at once; or all of them, if it has to wait. */
+/* READY -> OVER: the StopIteration that hands the resource over. */
 static inline PyObject *
-acquire_go_on(Claim *claim, Core *core, int by_interpreter)
+acquire_hand_over(Claim *claim, Core *core, int by_interpreter)
 {
     PyObject *result = claim->result;
-    if (result == NULL && claim->steps == NULL && claim->pause == NULL && !claim->must_wait) {
-        PyObject *steps = acquire_start(claim);
-        if (steps == NULL) {
-            return NULL;
-        }
-        if (steps == (PyObject *)claim) {
-            Py_DECREF(steps);
-            result = claim->result;
-            if (result == NULL && !claim->must_wait) {
-                /* A subscriber has driven it, and has what there was. */
-                used_before();
-                return NULL;
-            }
-        }
-        else {
-            claim->steps = steps;
-        }
+    claim->result = NULL;
+    acquire_move(claim, ACQUIRE_END);
+    if (by_interpreter && claim->slot != NULL) {
+        slot_stop(claim->slot, result);
     }
-    if (claim->must_wait) {
-        claim->must_wait = 0;
-        int waits = wait_begin(claim);
-        if (waits <= 0) {
-            return waits < 0 ? NULL : wait_slowly(claim, NULL, NULL);
-        }
-        if (claim->pause == NULL && claim->result == NULL && claim->steps == NULL) {
-            used_before(); /* a subscriber has driven it, and has what there was */
-            return NULL;
-        }
-        result = claim->result;
+    else {
+        stop_with(result);
     }
-    if (claim->pause != NULL) {
+    if (PyErr_Occurred() != PyExc_StopIteration) { /* there was no memory for one */
+        lose_hold(core, claim);
+    }
+    return NULL;
+}
+
+/* From its present stage to where it suspends, or to the end. */
+static inline PyObject *
+acquire_go_on(Claim *claim, Engine *engine, Core *core, int by_interpreter)
+{
+    if (claim->stage == FRESH && acquire_start(claim, engine, core) < 0) {
+        return NULL;
+    }
+    if (claim->stage == PAUSED) {
         PyObject *step = wait_step(claim);
-        result = claim->result;
-        if (result == NULL) {
-            if (step == NULL && !PyErr_Occurred()) {
-                used_before(); /* a subscriber has driven it, and has what there was */
-            }
+        if (step != NULL || PyErr_Occurred()) {
             return step;
         }
     }
-    if (result != NULL) {
-        claim->result = NULL;
-        if (by_interpreter && claim->slot != NULL) {
-            slot_stop(claim->slot, result);
-        }
-        else {
-            stop_with(result);
-        }
-        if (PyErr_Occurred() != PyExc_StopIteration) { /* there was no memory for one */
-            lose_hold(core, claim);
-        }
-        return NULL;
+    if (claim->stage == READY) {
+        return acquire_hand_over(claim, core, by_interpreter);
     }
-    return Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+    if (claim->stage == SLOW) {
+        return Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+    }
+    used_before(); /* its first step is under way, or a subscriber has driven it to its end */
+    return NULL;
 }
 
 /* It ends without a resource, by an exception. */
@@ -279,9 +287,15 @@ acquire_step(Claim *claim, int by_interpreter)
         Py_RETURN_NONE; /* in the middle of another step: the task comes back in the next turn */
     }
     Core *core = step_begin(engine);
-    PyObject *step = acquire_go_on(claim, core, by_interpreter);
-    if (step == NULL && claim->state != HOLDING) {
-        acquire_failed(claim, engine, core);
+    int entered = claim->stage;
+    PyObject *step = acquire_go_on(claim, engine, core, by_interpreter);
+    if (step == NULL) {
+        if (entered != BEGUN && claim->stage != FRESH) { /* else it goes on, or has not begun */
+            acquire_end(claim);
+        }
+        if (claim->state != HOLDING) {
+            acquire_failed(claim, engine, core);
+        }
     }
     step_end(engine, core, 0);
     return step;
@@ -308,10 +322,11 @@ Acquire_send(Claim *claim, PyObject *Py_UNUSED(value))
 static int
 acquire_undo(Claim *claim)
 {
-    if (claim->result == NULL) {
+    if (claim->stage != READY) {
         return 0;
     }
     Py_CLEAR(claim->result);
+    acquire_move(claim, ACQUIRE_END);
     if (claim->slot == NULL) {
         return 0;
     }
@@ -328,30 +343,36 @@ Acquire_throw(Claim *claim, PyObject *args)
     if (acquire_undo(claim) < 0) {
         return NULL;
     }
-    if (claim->steps != NULL) {
+    if (claim->stage == SLOW) {
         PyObject *throw = PyObject_GetAttrString(claim->steps, "throw");
         PyObject *result = throw == NULL ? NULL : PyObject_CallObject(throw, args);
         Py_XDECREF(throw);
+        if (result == NULL) {
+            acquire_end(claim);
+        }
         return result;
     }
-    claim->used = 1; /* it never began */
+    if (claim->stage == FRESH) {
+        acquire_end(claim); /* it never began */
+    }
     raise_thrown(args);
-    claim->must_wait = 0;
-    return claim->pause == NULL ? NULL : wait_interrupted(claim);
+    return claim->stage == PAUSED ? wait_interrupted(claim) : NULL;
 }
 
 static PyObject *
 Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored))
 {
-    claim->used = 1;
+    if (claim->stage == FRESH) {
+        acquire_end(claim);
+    }
     if (acquire_undo(claim) < 0) {
         return NULL;
     }
-    claim->must_wait = 0;
-    if (claim->steps != NULL) {
+    if (claim->stage == SLOW) {
+        acquire_end(claim);
         return PyObject_CallMethod(claim->steps, "close", NULL);
     }
-    if (claim->pause != NULL) {
+    if (claim->stage == PAUSED) {
         PyErr_SetNone(PyExc_GeneratorExit);
         wait_interrupted(claim);
         if (!PyErr_ExceptionMatches(PyExc_GeneratorExit)) {
@@ -407,9 +428,44 @@ static PyMethodDef acquire_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *
+Acquire_get_stage(Claim *claim, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(claim->st->acquire_states[claim->stage]);
+}
+
+static PyGetSetDef acquire_getset[] = {
+    {"stage", (getter)Acquire_get_stage, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+/* acquire_after(state, event): what the law in C says, for the test that walks it. */
+static PyObject *
+module_acquire_after(PyObject *module, PyObject *args)
+{
+    State *st = PyModule_GetState(module);
+    PyObject *state;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "Os:acquire_after", &state, &name)) {
+        return NULL;
+    }
+    int stage = index_of(st->acquire_states, ACQUIRE_STATES, state);
+    for (int event = 0; stage >= 0 && event < ACQUIRE_EVENTS; event++) {
+        if (strcmp(acquire_events[event], name) == 0) {
+            int target = acquire_after(st, stage, event);
+            return target == NOWHERE ? NULL : Py_NewRef(st->acquire_states[target]);
+        }
+    }
+    if (stage >= 0) {
+        illegal(st, "acquire", state, name);
+    }
+    return NULL;
+}
+
 static PyType_Slot acquire_slots[] = {
     {Py_tp_doc, "One acquire of a pool; it does nothing until it is awaited or entered, once."},
     {Py_tp_methods, acquire_methods},
+    {Py_tp_getset, acquire_getset},
     {Py_am_await, acquire_await},
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, acquire_next},

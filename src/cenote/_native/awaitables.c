@@ -39,14 +39,14 @@ steps_go_on(Steps *steps, int by_interpreter)
     if (steps->ended || steps_ready(steps) < 0) {
         return NULL;
     }
-    char used = steps->claim->used;
-    if (used && !steps->began) {
+    int was_fresh = steps->claim->stage == FRESH;
+    if (!was_fresh && !steps->began) {
         steps->ended = 1;
         used_before();
         return NULL;
     }
     PyObject *step = acquire_step(steps->claim, by_interpreter);
-    steps->began |= !used && steps->claim->used;
+    steps->began |= was_fresh && steps->claim->stage != FRESH;
     steps->ended = step == NULL;
     return step;
 }
@@ -98,7 +98,7 @@ static void
 steps_finalize(Steps *steps)
 {
     Claim *claim = steps->claim;
-    if (claim == NULL || !steps->began || (claim->pause == NULL && claim->steps == NULL) ||
+    if (claim == NULL || !steps->began || (claim->stage != PAUSED && claim->stage != SLOW) ||
         (claim->state != ASKING && claim->state != WAITING && claim->state != GRANTED)) {
         return; /* it was driven to its end */
     }

@@ -49,7 +49,14 @@ as_pool(PyObject *object)
 static PyObject *
 pool_class(void)
 {
-    return import_from("cenote", "Pool");
+    State *st = state_of_interpreter();
+    if (st == NULL) {
+        return NULL;
+    }
+    if (st->pool_class == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "cenote is not imported");
+    }
+    return Py_XNewRef(st->pool_class);
 }
 
 static PyObject *

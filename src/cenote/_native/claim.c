@@ -124,7 +124,7 @@ Claim_get_timeout(Claim *claim, void *Py_UNUSED(closure))
 static PyObject *
 Claim_get_waiter(Claim *claim, void *Py_UNUSED(closure))
 {
-    if (claim->waiter == NULL && claim->plain) {
+    if (claim->waiter == NULL && claim->own_waiter) {
         return Py_NewRef(claim);
     }
     return newref_or_none(claim->waiter);
@@ -202,7 +202,8 @@ claim_start(Claim *claim, State *st)
     claim->probe = claim->queue_seq = claim->seen_idle = claim->lease_seq = 0;
     claim->instruction = 0;
     claim->state = ASKING;
-    claim->in_block = claim->warned = claim->used = claim->must_wait = claim->plain = 0;
+    claim->stage = FRESH;
+    claim->in_block = claim->warned = claim->own_waiter = 0;
     claim->over = 0;
     claim->future = claim->pause = NULL;
     claim->timed_by = NULL;

@@ -423,8 +423,8 @@ Core_dealloc(Core *core)
     PyTypeObject *type = Py_TYPE(core);
     PyObject_GC_UnTrack(core);
     Core_clear(core);
-    PyMem_Free(core->ring);
     PyMem_Free(core->deadlines);
+    PyMem_Free(core->ring);
     type->tp_free(core);
     Py_DECREF(type);
 }

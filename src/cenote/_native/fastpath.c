@@ -87,7 +87,7 @@ try_acquire(FastPath *pool, Core *core)
         return NULL;
     }
     claim->task = task;
-    claim->used = 1;
+    acquire_end(claim); /* there is nothing to drive */
     claim->began = now;
     PyObject *resource = NULL;
     if (claim_note_caller(claim) == 0) {
@@ -327,7 +327,8 @@ static PyType_Slot fastpath_slots[] = {
     {0, NULL},
 };
 
-/* adopt(cls): gives it descriptors of its own for the public methods of FastPath. The interpreter calls
+/* adopt(cls): the class of the pools that the C API makes. It gets descriptors of its own for the public
+ * methods of FastPath. The interpreter calls
  * a C method directly only if it belongs to the very class of the object. */
 static PyObject *
 adopt(PyObject *module, PyObject *object)
@@ -345,6 +346,9 @@ adopt(PyObject *module, PyObject *object)
         if (failed) {
             return NULL;
         }
+    }
+    if (st->pool_class == NULL) {
+        st->pool_class = Py_NewRef(object);
     }
     return Py_NewRef(object);
 }

@@ -78,7 +78,8 @@ struct Claim {
     long long deadline_seq; /* of two with the same deadline, the one that was added first */
     int instruction;
     int state;
-    char in_block, warned, used;
+    int stage; /* of Acquire only: see acquire_law */
+    char in_block, warned;
     char over; /* what drove it has ended by an exception: see pool/tidying.py */
     /* Of Acquire only; a mere claim leaves them NULL. */
     struct FastPath *pool; /* owned */
@@ -88,8 +89,7 @@ struct Claim {
     /* Of a wait in C: see wait.c. */
     PyObject *future, *pause; /* while it is suspended: what wakes it, and what it is driven by */
     long long failures;       /* of the factory, before this wait */
-    char must_wait;           /* from its first step on */
-    char plain;               /* it waits here, or did */
+    char own_waiter; /* it has waited here: it is what is woken, unless pool/waiter.py took over */
 };
 
 typedef struct {
@@ -165,8 +165,10 @@ struct State {
     PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *steps_type, *engine_type, *fastpath_type,
         *done_type, *handlers_type, *check_type, *ticket_type, *watcher_type;
     PyObject *done; /* the awaitable of what is done already */
-    PyObject *slot_states[SLOT_STATES], *claim_states[CLAIM_STATES], *phases[PHASES],
+    PyObject *slot_states[SLOT_STATES], *claim_states[CLAIM_STATES],
+        *acquire_states[ACQUIRE_STATES], *handovers[HANDOVERS], *phases[PHASES],
         *circuits[CIRCUITS];
+    PyObject *pool_class;    /* cenote.Pool, given by adopt() */
     PyObject *illegal;       /* errors.IllegalTransition */
     PyObject *current_tasks; /* asyncio's dict loop -> task, or NULL where there is none */
     PyObject *current_task;  /* asyncio.current_task */
@@ -349,7 +351,7 @@ static PyObject *Core_next_deadline(Core *core, PyObject *Py_UNUSED(ignored));
 static int can_wait(Engine *engine, Claim *claim);
 static int wait_begin(Claim *claim);
 static PyObject *wait_interrupted(Claim *claim);
-static PyObject *wait_slowly(Claim *claim, Slot *slot, PyObject *verdict);
+static int wait_delegate(Claim *claim, int at, Slot *slot, PyObject *answer);
 static PyObject *wait_step(Claim *claim);
 
 /* returns.c */
@@ -361,6 +363,11 @@ static PyObject *engine_return(Engine *engine, Slot *slot, int clean);
 static Claim *acquire_new(FastPath *pool);
 static void raise_thrown(PyObject *args);
 static int used_before(void);
+static inline int acquire_after(State *st, int stage, int event);
+static inline int acquire_move(Claim *claim, int event);
+static PyObject *module_acquire_after(PyObject *module, PyObject *args);
+static inline void acquire_end(Claim *claim);
+static int acquire_serve(Claim *claim, Engine *engine, Core *core, Slot *slot, double now, double waited);
 static PyObject *acquire_step(Claim *claim, int by_interpreter);
 static PyObject *Acquire_throw(Claim *claim, PyObject *args);
 static PyObject *Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored));

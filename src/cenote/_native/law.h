@@ -71,6 +71,48 @@ static const signed char claim_law[][CLAIM_EVENTS] = {
     [ABANDONED] = {NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE},
 };
 
+/* -- acquire -- */
+
+enum {
+    FRESH,
+    BEGUN,
+    READY,
+    PAUSED,
+    SLOW,
+    OVER,
+    ACQUIRE_STATES,
+};
+static const char *const acquire_names[] = {"FRESH", "BEGUN", "READY", "PAUSED", "SLOW", "OVER"};
+enum {
+    ACQUIRE_BEGIN,
+    ACQUIRE_END,
+    ACQUIRE_SERVE,
+    ACQUIRE_PAUSE,
+    ACQUIRE_DELEGATE,
+    ACQUIRE_EVENTS,
+};
+static const char *const acquire_events[] = {"begin", "end", "serve", "pause", "delegate"};
+static const signed char acquire_law[][ACQUIRE_EVENTS] = {
+    [FRESH] = {BEGUN, OVER, NOWHERE, NOWHERE, NOWHERE},
+    [BEGUN] = {NOWHERE, OVER, READY, PAUSED, SLOW},
+    [READY] = {NOWHERE, OVER, NOWHERE, NOWHERE, NOWHERE},
+    [PAUSED] = {NOWHERE, OVER, READY, NOWHERE, SLOW},
+    [SLOW] = {NOWHERE, OVER, NOWHERE, NOWHERE, NOWHERE},
+    [OVER] = {NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE},
+};
+
+/* -- handover -- */
+
+enum {
+    SEEKING,
+    SHOWING,
+    INSPECTING,
+    ACCEPTED,
+    REFUSED,
+    HANDOVERS,
+};
+static const char *const handover_names[] = {"SEEKING", "SHOWING", "INSPECTING", "ACCEPTED", "REFUSED"};
+
 /* -- pool -- */
 
 enum {

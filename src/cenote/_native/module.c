@@ -98,6 +98,8 @@ module_exec(PyObject *module)
         add_type(module, &st->fastpath_type, &fastpath_spec, NULL) < 0 ||
         load_members(st->slot_states, slot_names, SLOT_STATES, "SlotState") < 0 ||
         load_members(st->claim_states, claim_names, CLAIM_STATES, "ClaimState") < 0 ||
+        load_members(st->acquire_states, acquire_names, ACQUIRE_STATES, "AcquireState") < 0 ||
+        load_members(st->handovers, handover_names, HANDOVERS, "Handover") < 0 ||
         load_members(st->phases, phase_names, PHASES, "Phase") < 0 ||
         load_members(st->circuits, circuit_names, CIRCUITS, "CircuitState") < 0 ||
         (st->illegal = import_from("cenote.errors", "IllegalTransition")) == NULL ||
@@ -177,6 +179,7 @@ static PyModuleDef_Slot module_slots[] = {
 
 static PyMethodDef module_methods[] = {
     {"adopt", adopt, METH_O, NULL},
+    {"acquire_after", module_acquire_after, METH_VARARGS, NULL},
     {"give_back", (PyCFunction)(void (*)(void))give_back, METH_FASTCALL, NULL},
     {"names", module_names, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -8,7 +8,7 @@ static int
 can_wait(Engine *engine, Claim *claim)
 {
     Core *core = engine->core;
-    return claim->state == ASKING && core->phase == OPEN && core->circuit == ACTIVE &&
+    return claim->stage == BEGUN && claim->state == ASKING && core->phase == OPEN && core->circuit == ACTIVE &&
            core->idle == 0 && core_room(core) <= 0 && claim->timeout != 0.0 &&
            (engine->max_waiting < 0 || core->waiters.length < engine->max_waiting);
 }
@@ -65,9 +65,10 @@ wait_begin(Claim *claim)
         Py_XDECREF(pause);
         return PyErr_Occurred() ? -1 : 0;
     }
-    claim->plain = 1;
+    claim->own_waiter = 1;
     claim->future = future;
     claim->pause = pause;
+    acquire_move(claim, ACQUIRE_PAUSE); /* BEGUN, as can_wait() has seen */
     deadline_add(engine->core, claim);
     if (PyTuple_GET_SIZE(engine->subscribers) > 0 && tell_of_wait(engine, claim) < 0) {
         wait_end(claim);
@@ -83,6 +84,7 @@ wait_interrupted(Claim *claim)
     int finalizing = PyErr_ExceptionMatches(PyExc_GeneratorExit);
     PyObject *error = PyErr_GetRaisedException();
     wait_end(claim);
+    acquire_end(claim);
     deadline_remove(claim);
     PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine_of(claim)), claim->st->s_interrupted, claim,
                                                   finalizing ? Py_True : Py_False, NULL);
@@ -100,25 +102,83 @@ wait_interrupted(Claim *claim)
     return NULL;
 }
 
-/* From here on it is done by pool/waiter.py. Steals the slot and the verdict, which may be NULL. */
-static PyObject *
-wait_slowly(Claim *claim, Slot *slot, PyObject *verdict)
+/* From here on pool/waiter.py drives it: SLOW. Steals the slot and the answer, which may be NULL. */
+static int
+wait_delegate(Claim *claim, int at, Slot *slot, PyObject *answer)
 {
+    State *st = claim->st;
     PyObject *coroutine = PyObject_CallMethodObjArgs(
-        slow_path(engine_of(claim)), claim->st->s_obtain, claim, slot == NULL ? Py_None : (PyObject *)slot,
-        verdict == NULL ? Py_None : verdict, NULL);
+        slow_path(engine_of(claim)), st->s_obtain, claim, st->handovers[at],
+        slot == NULL ? Py_None : (PyObject *)slot, answer == NULL ? Py_None : answer, NULL);
     Py_XDECREF(slot);
-    Py_XDECREF(verdict);
-    if (coroutine == NULL) {
-        return NULL;
+    Py_XDECREF(answer);
+    PyObject *steps = coroutine == NULL ? NULL : iterate(coroutine);
+    Py_XDECREF(coroutine);
+    if (steps == NULL || acquire_move(claim, ACQUIRE_DELEGATE) < 0) {
+        Py_XDECREF(steps);
+        return -1;
     }
-    claim->steps = iterate(coroutine);
-    Py_DECREF(coroutine);
-    return claim->steps == NULL ? NULL : Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+    Py_XSETREF(claim->steps, steps);
+    return 0;
 }
 
-/* One step of the wait. NULL with claim->result: it has the resource. Else: what is to be yielded,
- * or NULL with an exception. */
+/* What before_acquire says of a slot that was granted: how to go on, or HANDOVERS if it may be held. */
+static int
+wait_ask(Engine *engine, Core *core, Slot *slot, double now, PyObject **answer)
+{
+    if (slot->fresh) { /* made for a waiter */
+        return HANDOVERS;
+    }
+    if (slot->expires_at <= now) {
+        return SHOWING;
+    }
+    if (engine->before_acquire == Py_None || skips_check(engine, slot, now)) {
+        return HANDOVERS;
+    }
+    *answer = ask(core, engine->before_acquire, slot->resource);
+    if (*answer == NULL) {
+        *answer = PyErr_GetRaisedException();
+        return REFUSED;
+    }
+    if (is_awaitable(*answer)) {
+        return INSPECTING;
+    }
+    int refused = *answer == Py_False;
+    Py_CLEAR(*answer);
+    return refused ? REFUSED : HANDOVERS;
+}
+
+/* The claim was woken, and has the slot in hand, which is stolen. 0: it is READY or SLOW. */
+static int
+wait_serve(Claim *claim, Engine *engine, Core *core, Slot *slot)
+{
+    PyObject *answer = NULL;
+    double now = engine_now(engine);
+    if (now == -1.0 && PyErr_Occurred()) {
+        return wait_delegate(claim, REFUSED, slot, PyErr_GetRaisedException());
+    }
+    int at = slot->state != RESERVED ? SHOWING : wait_ask(engine, core, slot, now, &answer);
+    if (at != HANDOVERS) {
+        return wait_delegate(claim, at, slot, answer);
+    }
+    if (engine->before_acquire != Py_None) { /* it may have taken its time */
+        now = engine_now(engine);
+        if (now == -1.0 && PyErr_Occurred()) {
+            return wait_delegate(claim, REFUSED, slot, PyErr_GetRaisedException());
+        }
+    }
+    if (claim->state != GRANTED || core->phase == CLOSED || engine->core != core) { /* by the hook */
+        return wait_delegate(claim, ACCEPTED, slot, NULL);
+    }
+    double waited = now - claim->began;
+    if (core_hold(core, claim, slot, now, waited) < 0) {
+        Py_DECREF(slot);
+        return -1;
+    }
+    return acquire_serve(claim, engine, core, slot, now, waited);
+}
+
+/* One step of the wait: the future for the task, or NULL if it is not PAUSED any more. */
 static PyObject *
 wait_step(Claim *claim)
 {
@@ -126,7 +186,7 @@ wait_step(Claim *claim)
     PyObject *step = Py_TYPE(pause)->tp_iternext(pause);
     Py_DECREF(pause);
     if (step != NULL) {
-        return step; /* the future, for the task */
+        return step;
     }
     if (PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_StopIteration)) {
@@ -137,6 +197,9 @@ wait_step(Claim *claim)
             return NULL;
         }
         PyErr_Clear();
+    }
+    if (claim->stage != PAUSED) {
+        return NULL;
     }
     wait_end(claim);
     if (claim->error != NULL) {
@@ -150,48 +213,10 @@ wait_step(Claim *claim)
     Core *core = engine->core;
     Slot *slot = claim->slot; /* the reference moves here: it is in hand */
     if (slot == NULL || claim->state != GRANTED || core == NULL) {
-        return wait_slowly(claim, NULL, NULL); /* somebody else has woken it */
-    }
-    claim->slot = NULL;
-    if (slot->state != RESERVED) {
-        return wait_slowly(claim, slot, NULL);
-    }
-    double now = engine_now(engine);
-    if (now == -1.0 && PyErr_Occurred()) {
-        return wait_slowly(claim, slot, PyErr_GetRaisedException());
-    }
-    if (!slot->fresh) { /* made for whoever waits: not shown to before_acquire */
-        if (slot->expires_at <= now) {
-            return wait_slowly(claim, slot, NULL);
-        }
-        if (engine->before_acquire != Py_None && !skips_check(engine, slot, now)) {
-            PyObject *answer = ask(core, engine->before_acquire, slot->resource);
-            if (answer == NULL) {
-                return wait_slowly(claim, slot, PyErr_GetRaisedException());
-            }
-            if (answer == Py_False || is_awaitable(answer)) {
-                return wait_slowly(claim, slot, answer);
-            }
-            Py_DECREF(answer);
-            now = engine_now(engine);
-            if (now == -1.0 && PyErr_Occurred()) {
-                return wait_slowly(claim, slot, PyErr_GetRaisedException());
-            }
-        }
-    }
-    if (claim->state != GRANTED || core->phase == CLOSED || engine->core != core) { /* by the hook */
-        return wait_slowly(claim, slot, Py_NewRef(Py_True));
-    }
-    double waited = now - claim->began;
-    if (core_hold(core, claim, slot, now, waited) < 0) {
-        Py_DECREF(slot);
+        wait_delegate(claim, SEEKING, NULL, NULL); /* somebody else has woken it */
         return NULL;
     }
-    claim->result = Py_NewRef(slot->resource); /* a subscriber may discard it */
-    if (engine_report_hold(engine, claim, slot, now, waited) < 0) {
-        Py_CLEAR(claim->result);
-        lose_hold(core, claim);
-    }
-    Py_DECREF(slot);
+    claim->slot = NULL;
+    wait_serve(claim, engine, core, slot);
     return NULL;
 }

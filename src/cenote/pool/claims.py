@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import errors
 from .._core import Claim, Slot
 from ..events import EventKind, task_name
-from ..states import ClaimState, SlotState
+from ..states import ClaimState, Handover, SlotState
 from .waiter import Waiter
 
 if TYPE_CHECKING:
@@ -27,9 +27,11 @@ class Claims:
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
 
-    def obtain(self, claim: Claim, slot: Slot | None, verdict: Any) -> Coroutine[Any, Any, Any]:
+    def obtain(
+        self, claim: Claim, at: Handover, slot: Slot | None, answer: Any
+    ) -> Coroutine[Any, Any, Any]:
         """The slow part of an acquire; see `Waiter.obtain`."""
-        return Waiter(self._engine, claim).obtain(slot, verdict)
+        return Waiter(self._engine, claim).obtain(at, slot, answer)
 
     def held(self, claim: Claim, slot: Slot) -> None:
         """Prepare the hold_warning of a claim that holds a slot now, and emit `acquired`."""

@@ -16,7 +16,7 @@ from .. import errors
 from .._core import Claim, Slot
 from ..events import DestroyReason, EventKind
 from ..hooks import is_awaitable
-from ..states import CircuitState, ClaimState, Phase, SlotState
+from ..states import CircuitState, ClaimState, Handover, Phase, SlotState
 from ..timer import LONGEST
 from .hooks import HookTask
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ASKING, WAITING = ClaimState.ASKING, ClaimState.WAITING
 GRANTED, FAILED = ClaimState.GRANTED, ClaimState.FAILED
 OPENING, CLOSED = SlotState.OPENING, Phase.CLOSED
+SEEKING, SHOWING, INSPECTING = Handover.SEEKING, Handover.SHOWING, Handover.INSPECTING
 
 
 class Waiter:
@@ -50,10 +51,11 @@ class Waiter:
         if claim.deadline is None and timeout is not None and timeout > 0:
             claim.deadline = claim.began + min(timeout, LONGEST)
 
-    async def obtain(self, slot: Slot | None, verdict: Any) -> Any:
-        """The resource. `slot`: what is in hand already; `verdict`: what before_acquire said."""
+    async def obtain(self, at: Handover, slot: Slot | None = None, answer: Any = None) -> Any:
+        """The resource. `at`: how far the fast path has come; `slot`: what it has in hand;
+        `answer`: what before_acquire has returned to be awaited, or raised."""
         try:
-            resource = self._go_on(slot, verdict)
+            resource = self._go_on(at, slot, answer)
             while resource is None:
                 try:
                     await self._future_of_wait()
@@ -61,52 +63,54 @@ class Waiter:
                     self._interrupted(error)
                     raise
                 self._future = None
-                resource = self._go_on()
+                resource = self._go_on(SEEKING)
             return resource
         except BaseException as error:
             self._engine.lose(self.claim, error)
             raise
 
-    def _go_on(self, slot: Slot | None = None, verdict: Any = None) -> Any:
+    def _go_on(self, at: Handover, slot: Slot | None = None, answer: Any = None) -> Any:
         """One step: the resource, or None if it has to be waited for."""
         engine = self._engine
         try:
-            return engine.step(self._serve, slot, verdict)
+            return engine.step(self._serve, at, slot, answer)
         except BaseException:
             self.over = True  # first: what follows may be broken off, too
             engine.step(engine.claims.give_up, self.claim)
             self.claim.waiter = None  # no cycle
             raise
 
-    def _serve(self, slot: Slot | None, verdict: Any) -> Any:
-        engine, claim = self._engine, self.claim
-        if verdict is False or isinstance(verdict, BaseException):  # asked in the native core
-            assert slot is not None
-            error = None if verdict is False else verdict
-            self._ask_on(partial(engine.refuse, slot, error))
-            slot = verdict = None
+    def _serve(self, at: Handover, slot: Slot | None, answer: Any) -> Any:
+        if slot is not None and self._settles(at, slot, answer):
+            return self._hold(slot)
+        claim = self.claim
         while True:
-            usable = False
-            if slot is None and claim.state is ASKING:
+            slot, usable = None, False
+            if claim.state is ASKING:
                 slot = self._reach()
             if slot is None:
                 if claim.state is WAITING or (claim.state is GRANTED and self.inspection):
                     return None
                 slot = self._granted()
-                # Made for whoever waits, or found good by now: not shown to before_acquire.
+                # Made for a waiter, or accepted by now: not shown to before_acquire.
                 usable, self._accepted = slot.fresh or self._accepted, False
-            if slot.state is OPENING:
-                usable = self._make(slot)
-            elif not usable:
-                if verdict is None:
-                    verdict = self._show(slot)
-                usable = verdict is not False
-                if usable and verdict is not True and is_awaitable(verdict):
-                    self._inspect(slot, verdict)
-                    usable = False
-            if usable:
+            if usable or self._settles(SHOWING, slot, None):
                 return self._hold(slot)
-            slot = verdict = None
+
+    def _settles(self, at: Handover, slot: Slot, answer: Any) -> bool:
+        """Whether the slot in hand may be held; if not, it is not in hand any more."""
+        if slot.state is OPENING:
+            return self._make(slot)
+        if at is SHOWING:
+            at, answer = self._show(slot)
+        if at is INSPECTING:
+            self._inspect(slot, answer)
+        elif at is Handover.REFUSED:
+            try:
+                self._ask_on(partial(self._engine.refuse, slot, answer))
+            finally:
+                del answer  # no cycle through this frame
+        return at is Handover.ACCEPTED
 
     def _hold(self, slot: Slot) -> Any:
         engine, claim = self._engine, self.claim
@@ -192,20 +196,21 @@ class Waiter:
 
     # -- before_acquire ----------------------------------------------------------------------------
 
-    def _show(self, slot: Slot) -> Any:
-        """What before_acquire says of the slot. False: it was rejected, and is destroyed."""
+    def _show(self, slot: Slot) -> tuple[Handover, Any]:
+        """Ask before_acquire about the slot; SEEKING: it has expired, and is destroyed."""
         engine = self._engine
         if slot.expires_at <= engine.time():
             self._ask_on(partial(engine.destructions.destroy, slot, DestroyReason.MAX_LIFETIME))
-            return False
+            return SEEKING, None
         try:
             verdict = engine.hooks.ask_before_acquire(slot)
         except BaseException as error:
-            self._ask_on(partial(engine.refuse, slot, error))
-            return False
+            return Handover.REFUSED, error
         if verdict is False:
-            self._ask_on(partial(engine.refuse, slot, None))
-        return verdict
+            return Handover.REFUSED, None
+        if verdict is not True and is_awaitable(verdict):
+            return INSPECTING, verdict
+        return Handover.ACCEPTED, None
 
     def _inspect(self, slot: Slot, verdict: Any) -> None:
         """Let an async before_acquire look at it; what it says is heard in `_inspected`."""
