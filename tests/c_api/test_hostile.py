@@ -1,29 +1,16 @@
-"""Hostile use of the C API: the short version of `make fuzz`. What it found is in test_c_api.py."""
+"""Hostile use of the C API: the short version of `make fuzz`. Its finds are in the files beside."""
 
 import gc
-from pathlib import Path
 
 import pytest
 
-import cenote
 from tests.exhibits import fuzz
 from tests.support import hostile
-from tests.support.extensions import compile_extension, load
+from tests.support.probe import native_only
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(
-        cenote.core == "pure", reason="the core is pure: the C API belongs to the native core"
-    ),
-]
+pytestmark = [pytest.mark.once, native_only]
 
 SEED, PROGRAMS = 1, 300
-
-
-@pytest.fixture(scope="session")
-def probe(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fuzz")
-    return load(compile_extension(Path(__file__).with_name("probe.c"), folder))
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cenote.states import ClaimState
-from tests.core.test_table import CORES, NAMES, NOW, idle, new_core, reserved
+from tests.support.cores import CORES, NOW, idle, new_claim, new_core, reserved
 
 pytestmark = pytest.mark.once  # both cores, side by side
 
@@ -20,13 +20,12 @@ pytestmark = pytest.mark.once  # both cores, side by side
 class Side:
     """One of the two cores, and claims of its kind."""
 
-    def __init__(self, core_class: Any, claim_class: Any, **options: Any) -> None:
+    def __init__(self, core_class: Any, **options: Any) -> None:
         self.core = new_core(core_class, **options)
-        self._claim_class = claim_class
 
     def timed(self, deadline: float | None, state: ClaimState = ClaimState.WAITING) -> Any:
         """A claim in that state whose deadline the core knows."""
-        claim = self._claim_class()
+        claim = new_claim(self.core)
         claim.deadline = deadline
         if state is ClaimState.WAITING:
             self.core.wait(claim)
@@ -36,9 +35,9 @@ class Side:
         return claim
 
 
-@pytest.fixture(params=CORES, ids=NAMES)
-def side(request: pytest.FixtureRequest) -> Side:
-    return Side(*request.param)
+@pytest.fixture
+def side(core_class: Any) -> Side:
+    return Side(core_class)
 
 
 def test_expired_names_claims_by_deadline_then_by_addition(side: Side) -> None:
@@ -147,7 +146,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_both_cores_agree_with_a_plain_list(steps: list[tuple[str, int]]) -> None:
-    sides = [Side(*each) for each in CORES]
+    sides = [Side(each) for each in CORES]
     model: list[tuple[int, int]] = []
     claims: list[list[Any]] = [[] for _ in sides]
     for event, number in steps:

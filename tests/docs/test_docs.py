@@ -35,7 +35,7 @@ SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, o
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
-# Their programs have tests of their own: test_c_api.py, test_observability.py.
+# Their programs have tests of their own: c_api/test_example.py, test_observability.py.
 ELSEWHERE = ("docs/c-api.md", "docs/observability.md")
 
 # What the fragments of a page take for granted.

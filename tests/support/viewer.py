@@ -3,11 +3,24 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
+from cenote.extras.dashboard import collector, history
 from tests.support.clock import settle
 
 TOKEN = "open-sesame-open-sesame"
+OTHER = "another-token-altogether"
 AGAIN = b"event: again\ndata:\n\n"
+HTML = {"accept": "text/html,application/xhtml+xml"}
+ELSEWHERE = ("192.0.2.7", 50000)  # a client on another machine
+IDLE, ACTIVE, CREATING, HOOK, DESTROYING = range(5)  # the states of a tile
+
+
+def use_virtual_clocks(monkeypatch):
+    """Make the dashboard read the clock of the loop instead of those of the system."""
+    now = asyncio.get_running_loop().time
+    for module in (collector, history):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=now, monotonic=now))
 
 
 def scope(
@@ -49,6 +62,11 @@ async def ask(application, method, path, *, body=b"", **more):
     head, *rest = sent
     headers = {name.decode(): value.decode() for name, value in head["headers"]}
     return head["status"], headers, b"".join(part["body"] for part in rest)
+
+
+async def status_of(application, method="GET", path="/", **more):
+    """Only the status of the answer."""
+    return (await ask(application, method, path, **more))[0]
 
 
 async def order(application, action, pool=1, *, process="", token=TOKEN, body=None, **headers):
