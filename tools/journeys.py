@@ -170,8 +170,9 @@ async def lost_transaction(profile: Profile) -> None:
     import cenote
 
     async with cenote.Database(_url(), max_size=2) as db:
-        async with db.transaction():
+        async with db.transaction():  # analyses the texts
             await db.fetch_val("SELECT 1")
+            await db.execute("SELECT 2")
         with profile, contextlib.suppress(Exception):
             async with db.transaction():
                 await db.fetch_val("SELECT 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .states import ConnectionState, after
+from .states import CONNECTION, ConnectionState
 
 USABLE = (ConnectionState.READY, ConnectionState.FRESH)
 INTERRUPTED = (ConnectionState.INTERRUPTED, ConnectionState.STUCK)
@@ -80,4 +80,4 @@ class StatefulConnection:
         self.underway = self.restarted = False
 
     def _move(self, event: str) -> None:
-        self.state = after("connection", self.state, event)
+        self.state = CONNECTION[self.state, event]

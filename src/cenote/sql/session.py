@@ -17,7 +17,7 @@ from .outsiders import Outsiders
 from .parsing.statements import ParsedStatement
 from .pins import Pin, Pins
 from .scope import RawTransaction, enter_scope, leave_scope
-from .states import ConnectionState, SessionState, after
+from .states import SESSION, ConnectionState, SessionState
 
 if TYPE_CHECKING:
     from .per_loop import LoopDatabase
@@ -76,7 +76,7 @@ class Session:
         return self.state is ENDED
 
     def _move(self, event: str) -> None:
-        self.state = after("session", self.state, event)
+        self.state = SESSION[self.state, event]
 
     # -- why it is held --------------------------------------------------------------------------
 

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
 
-from ..errors import IllegalTransition
-from ..states import State, Transitions
+from ..states import Law, State
 
 
 class ConnectionState(State):
@@ -51,15 +49,17 @@ class TransactionState(State):
     CUT_OFF = "cut_off"  # ended by something else than its own task
 
 
-def _law(table: Mapping[Enum, Mapping[str, Enum]]) -> Transitions:
-    return {(state, event): end for state, row in table.items() for event, end in row.items()}
+def _law(machine: str, table: Mapping[Enum, Mapping[str, Enum]]) -> Law:
+    steps = {(state, event): end for state, row in table.items() for event, end in row.items()}
+    return Law(machine, steps)
 
 
 _C, _S, _T = ConnectionState, SessionState, TransactionState
 
 _DOWN = {"mark_broken": _C.BROKEN, "interrupt": _C.INTERRUPTED, "jam": _C.STUCK, "close": _C.CLOSED}
 
-CONNECTION: Transitions = _law(
+CONNECTION = _law(
+    "connection",
     {
         _C.FRESH: {"greet": _C.READY, "close": _C.CLOSED},
         _C.READY: {"greet": _C.READY, **_DOWN},
@@ -68,12 +68,13 @@ CONNECTION: Transitions = _law(
         _C.BROKEN: _DOWN | {"jam": _C.BROKEN},
         # The loop may go down while on_connect runs.
         _C.CLOSED: dict.fromkeys(("greet", *_DOWN), _C.CLOSED),
-    }
+    },
 )
 
 _HELD = {"pin": _S.PINNED, "begin": _S.IN_TRANSACTION, "forget": _S.FORGOTTEN, "end": _S.ENDED}
 
-SESSION: Transitions = _law(
+SESSION = _law(
+    "session",
     {
         _S.FREE: _HELD,
         _S.PINNED: _HELD,
@@ -81,10 +82,11 @@ SESSION: Transitions = _law(
         _S.LOST: {"free": _S.FREE, "end": _S.ENDED},
         _S.FORGOTTEN: {"forget": _S.FORGOTTEN, "end": _S.ENDED},
         _S.ENDED: {"end": _S.ENDED},
-    }
+    },
 )
 
-TRANSACTION: Transitions = _law(
+TRANSACTION = _law(
+    "transaction",
     {
         _T.NEW: {"enter": _T.BEGINNING, "refuse": _T.REFUSED},
         _T.REFUSED: {"enter": _T.BEGINNING, "refuse": _T.REFUSED},
@@ -101,19 +103,11 @@ TRANSACTION: Transitions = _law(
         _T.ROLLED_BACK: {"roll_back": _T.ROLLED_BACK, "cut_off": _T.CUT_OFF},
         _T.FAILED: {"roll_back": _T.FAILED, "cut_off": _T.CUT_OFF},
         _T.CUT_OFF: dict.fromkeys(("end", "commit", "roll_back", "fail", "cut_off"), _T.CUT_OFF),
-    }
+    },
 )
 
-TRANSITIONS: Mapping[str, Transitions] = {
+TRANSITIONS: Mapping[str, Law] = {
     "connection": CONNECTION,
     "session": SESSION,
     "transaction": TRANSACTION,
 }
-
-
-def after(machine: str, state: Enum, event: str) -> Any:
-    """The state that follows; raises `IllegalTransition` if this state does not list the event."""
-    try:
-        return TRANSITIONS[machine][state, event]
-    except KeyError:
-        raise IllegalTransition(machine, state, event) from None

@@ -19,7 +19,7 @@ from .pins import Pin
 from .prepared import Statement, prepare
 from .scope import enter_scope, leave_scope
 from .session import Session
-from .states import TransactionState, after
+from .states import TRANSACTION, TransactionState
 from .streams import Stream
 from .verbs import TextVerbs
 
@@ -92,7 +92,7 @@ class Transaction(TextVerbs):
         return self.task is task or self in blocks
 
     def _move(self, event: str) -> None:
-        self.state = after("transaction", self.state, event)
+        self.state = TRANSACTION[self.state, event]
 
     # -- begin -----------------------------------------------------------------------------------
 
