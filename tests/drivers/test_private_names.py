@@ -124,6 +124,17 @@ def test_the_extra_begins_with_the_oldest_tested_version(package: str) -> None:
     assert requirement.specifier.contains(str(newest))
 
 
+def test_an_asyncpg_that_refuses_cursors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_as_before(self: Any) -> None:
+        assert self._connection._top_xact
+
+    cursors = importlib.import_module("asyncpg.cursor")
+    monkeypatch.setattr(cursors.BaseCursor, "_check_ready", check_as_before)
+    forget(monkeypatch, "asyncpg")
+    with pytest.raises(ImportError, match=r"has no cursors in every transaction.*tested with"):
+        importlib.import_module("cenote.drivers.asyncpg.driver")
+
+
 async def test_a_connection_of_asyncmy_without_an_attribute_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,14 +21,18 @@ except ModuleNotFoundError as error:
 
 __all__ = ["PROXY", "Connection", "asyncpg"]
 
-TESTED = ("0.30.0", "0.32.0")  # oldest and newest
+TESTED = ("0.32.0", "0.32.0")  # oldest and newest
 
 library = Library("asyncpg", asyncpg.__version__, TESTED)
 connect_utils = library.module("asyncpg.connect_utils", "_cancel")
 connection = library.module(
     "asyncpg.connection", "_ConnectionProxy", "_StatementCache", "_StatementCacheEntry"
 )
-CursorFactory = library.module("asyncpg.cursor", "CursorFactory").CursorFactory
+cursors = library.module("asyncpg.cursor", "BaseCursor", "CursorFactory")
+library.require(cursors.BaseCursor, ["_check_ready"])
+if "is_in_transaction" not in cursors.BaseCursor._check_ready.__code__.co_names:
+    # Before 0.32 a cursor was refused in a transaction that was begun by a plain BEGIN.
+    raise library.unfit("cursors in every transaction")
 protocol = library.module("asyncpg.protocol.protocol", "BaseProtocol")
 library.require(
     asyncpg.Connection,
@@ -201,7 +205,7 @@ def count_prepared(raw: Any) -> int:
 async def open_cursor(raw: Any, text: str, arguments: Any, *, use_cache: bool) -> Any:
     """A portal: bound, and nothing of it executed."""
     statement = await raw._get_statement(text, None, named=True, use_cache=use_cache)
-    return await CursorFactory(raw, text, statement, arguments, None, None, None)
+    return await cursors.CursorFactory(raw, text, statement, arguments, None, None, None)
 
 
 def forget_session(raw: Any) -> None:
