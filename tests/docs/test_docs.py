@@ -430,9 +430,9 @@ EXTRAS = {
 INTERNAL = {  # public by spelling, for other rooms only
     "Pool": {"after_fork"},
     "Database": {"after_fork"},
-    "Transaction": {"admits", "begin_to_end", "commit", "cut_off", "cut_streams", "is_of",
-                    "is_open", "read_only", "rollback", "rolled_back_by", "start", "task",
-                    "task_name", "unjoin"},
+    "Transaction": {"admits", "begin_to_end", "commit", "cut_off", "cut_streams",
+                    "end_what_is_open", "is_block", "is_of", "is_open", "read_only", "rollback",
+                    "rolled_back_by", "send_end", "start", "state", "task", "task_name", "unjoin"},
 }  # fmt: skip
 
 
