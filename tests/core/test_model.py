@@ -673,7 +673,7 @@ def replay(machine: type[Machine], *steps: Callable[[Any], object], **options: A
         run.teardown()
 
 
-def test_what_an_async_factory_made_for_a_waiter_is_not_shown_to_before_acquire() -> None:
+def test_a_resource_made_for_a_waiter_skips_before_acquire() -> None:
     replay(
         AsyncFactory,
         lambda run: run.acquire(timeout=None, in_block=False),
@@ -692,7 +692,7 @@ def test_a_waiter_whose_resource_is_rejected_keeps_its_turn() -> None:
     )
 
 
-def test_a_waiter_whose_resource_is_rejected_by_an_async_hook_keeps_its_turn() -> None:
+def test_a_waiter_rejected_by_an_async_hook_keeps_its_turn() -> None:
     replay(
         SyncFactory,
         lambda run: run.crowd(number=3, in_block=False),
@@ -714,7 +714,7 @@ def test_deactivating_starts_no_factory_for_waiters_that_it_fails() -> None:
     )
 
 
-def test_an_unused_resource_that_was_idle_is_shown_to_before_acquire_also_for_a_waiter() -> None:
+def test_an_unused_idle_resource_is_shown_to_before_acquire() -> None:
     replay(
         SyncFactory,
         lambda run: run.crowd(number=4, in_block=False),
@@ -728,7 +728,7 @@ def test_an_unused_resource_that_was_idle_is_shown_to_before_acquire_also_for_a_
     )
 
 
-def test_a_newcomer_cancelled_in_the_step_of_a_rejection_counts_as_cancelled() -> None:
+def test_a_newcomer_cancelled_while_rejected_counts_as_cancelled() -> None:
     replay(
         SyncFactory,
         lambda run: run.crowd(number=1, in_block=False),
@@ -739,9 +739,7 @@ def test_a_newcomer_cancelled_in_the_step_of_a_rejection_counts_as_cancelled() -
     )
 
 
-def test_a_waiter_whose_resource_is_rejected_gets_what_is_idle_before_the_destructor_is_done() -> (
-    None
-):
+def test_a_rejected_waiter_gets_an_idle_resource_during_the_destructor() -> None:
     replay(
         SyncFactory,
         lambda run: run.crowd(number=3, in_block=False),
@@ -754,7 +752,7 @@ def test_a_waiter_whose_resource_is_rejected_gets_what_is_idle_before_the_destru
     )
 
 
-def test_a_newcomer_without_room_gets_what_came_back_meanwhile_as_a_waiter() -> None:
+def test_a_newcomer_without_room_waits_for_what_comes_back() -> None:
     replay(
         SyncFactory,
         lambda run: run.crowd(number=2, in_block=False),
@@ -768,7 +766,7 @@ def test_a_newcomer_without_room_gets_what_came_back_meanwhile_as_a_waiter() -> 
     )
 
 
-def test_a_place_of_a_recovery_is_free_before_the_destructor_is_done() -> None:
+def test_a_place_of_a_recovery_is_free_during_the_destructor() -> None:
     both = [("acquire", 0, False, False)] * 2 + [("release", 0, True, False)] * 2
     replay(
         SyncFactory,
@@ -785,7 +783,7 @@ def test_a_place_of_a_recovery_is_free_before_the_destructor_is_done() -> None:
     )
 
 
-def test_what_was_made_in_vain_is_replaced_before_the_destructor_is_done() -> None:
+def test_a_creation_in_vain_is_replaced_during_the_destructor() -> None:
     replay(
         AsyncFactory,
         lambda run: run.acquire(timeout=None, in_block=False),

@@ -21,7 +21,7 @@ from tests.support.faults import (
     with_sqlite,
 )
 from tests.support.held import connections_of
-from tests.support.kit import Listener
+from tests.support.kit import RecordingStrategy
 from tests.support.proxy import Proxy
 from tests.support.wire import through
 
@@ -35,32 +35,32 @@ pytestmark = [
 
 @with_server
 async def test_the_breaker_counts_lost_connections(backend: Backend, proxy: Proxy) -> None:
-    heard = Listener()
+    strategy = RecordingStrategy()
     async with (
         watching(backend) as watcher,
-        through(backend, proxy, max_size=2, strategy=heard) as db,
+        through(backend, proxy, max_size=2, strategy=strategy) as db,
     ):
         slow, nonce = marked(backend.slow)
         task = asyncio.create_task(db.execute(slow))
         await watcher.kill(await watcher.until_running(nonce))
         lost = await outcome(task)
-        assert heard.heard == [lost]
+        assert strategy.reports == [lost]
         proxy.refuse(True)
         refused = await outcome(db.fetch_val("select 1"))
-        assert heard.heard == [lost, refused]
+        assert strategy.reports == [lost, refused]
         proxy.refuse(False)
         with pytest.raises(cenote.TransactionLostError):
             async with db.transaction():
                 await watcher.kill(await db.fetch_val(backend.session))
                 await eventually(lambda: any(link.is_dead for link in connections_of(db)))
-        assert len(heard.heard) == 3
-        assert isinstance(heard.heard[2], OSError)
+        assert len(strategy.reports) == 3
+        assert isinstance(strategy.reports[2], OSError)
 
 
 async def test_the_breaker_does_not_count_the_rest(backend: Backend) -> None:
     """SQL errors, cancellations, sessions that are replaced, streams that are left: no failures."""
-    heard = Listener()
-    async with backend.database(max_size=2, strategy=heard) as db, backend.table(db) as table:
+    strategy = RecordingStrategy()
+    async with backend.database(max_size=2, strategy=strategy) as db, backend.table(db) as table:
         insert = f"insert into {table} values (1, 'a')"
         await db.execute(insert)
         for _ in range(3):
@@ -106,19 +106,19 @@ async def test_the_breaker_does_not_count_the_rest(backend: Backend) -> None:
             async with db.transaction(), asyncio.timeout(0.05):
                 await db.execute(backend.slow)
         await eventually(lambda: db.pool.stats().destroying == 0)
-        failures = [each for each in heard.heard if each != "success"]
+        failures = [each for each in strategy.reports if each != "success"]
         assert failures == []
         await no_slot_is_lost(db)
 
 
 @with_sqlite
 async def test_the_breaker_and_a_driver_that_cannot_reset(backend: Backend) -> None:
-    heard = Listener()
-    async with backend.database(max_size=1, reset="always", strategy=heard) as db:
+    strategy = RecordingStrategy()
+    async with backend.database(max_size=1, reset="always", strategy=strategy) as db:
         for _ in range(3):
             assert await db.fetch_val("select 1") == 1
         assert db.pool.stats().created == 3
-        assert [each for each in heard.heard if each != "success"] == []
+        assert [each for each in strategy.reports if each != "success"] == []
 
 
 @with_server

@@ -22,7 +22,7 @@ from tests.support.faults import (
     with_server,
 )
 from tests.support.held import connections_of
-from tests.support.kit import Listener
+from tests.support.kit import RecordingStrategy
 from tests.support.proxy import Proxy
 from tests.support.wire import through
 
@@ -157,8 +157,8 @@ async def all_sessions(watcher: Any) -> set[int]:
 async def test_a_session_killed_inside_connection_is_replaced(
     backend: Backend, swallowed: bool
 ) -> None:
-    heard = Listener()
-    async with watching(backend) as watcher, backend.database(max_size=1, strategy=heard) as db:
+    strategy = RecordingStrategy()
+    async with watching(backend) as watcher, backend.database(max_size=1, strategy=strategy) as db:
         with drivers_error():
             async with db.connection() as raw:
                 session = await db.fetch_val(backend.session)
@@ -173,7 +173,7 @@ async def test_a_session_killed_inside_connection_is_replaced(
             raise failure
         assert db.bound_connection is None
         assert await db.fetch_val(backend.session) != session
-        assert heard.heard[0] != "success"
+        assert strategy.reports[0] != "success"
         await no_slot_is_lost(db)
 
 

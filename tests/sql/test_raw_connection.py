@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.backends import Backend
 from tests.support.held import in_task, settled
-from tests.support.kit import Listener, outcome
+from tests.support.kit import RecordingStrategy, outcome
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
@@ -318,8 +318,8 @@ async def test_leaving_the_block_is_enough(backend: Backend) -> None:
 
 async def test_replacing_is_no_failure(backend: Backend) -> None:
     """The breaker counts lost connections and failed connects, and nothing else."""
-    listener = Listener()
-    async with backend.database(max_size=1, strategy=listener) as db:
+    strategy = RecordingStrategy()
+    async with backend.database(max_size=1, strategy=strategy) as db:
         for touch, _query in backend.touches:
             await in_task(db.execute(touch))
             await settled(db)
@@ -327,4 +327,4 @@ async def test_replacing_is_no_failure(backend: Backend) -> None:
             await in_task(inside(db, act))
             await settled(db)
         await outcome(db.execute("selct 1"))
-    assert [each for each in listener.heard if each != "success"] == []
+    assert [each for each in strategy.reports if each != "success"] == []

@@ -278,6 +278,26 @@ async def test_a_probe_cancelled_in_before_acquire_gives_its_place_back(make_poo
     await assert_a_place_is_free(pool)
 
 
+async def test_a_discarded_probe_frees_its_place_during_the_destructor(make_pool):
+    destructor = Gate()
+    pool = make_pool(Thing, max_size=2, recovering_limit=1, destructor=destructor)
+    held = [await pool.acquire(), await pool.acquire()]
+    waiters = [acquiring(pool) for _ in held]
+    await settle()
+    pool.recover()
+    pool.release(held[0])  # to the first waiter, which takes the only place
+    probe = await waiters[0]
+    pool.release(held[1])  # idle: the second has no place
+    await settle()
+    assert not waiters[1].done()
+    gone = pool.discard(probe)
+    await settle()
+    assert (destructor.entered, waiters[1].done()) == (1, True)
+    destructor.open()
+    await gone
+    await pool.release(await waiters[1])
+
+
 @pytest.mark.parametrize("reuse", [False, True])
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_probe_cancelled_in_its_block_gives_its_place_back(make_pool, reuse, style):

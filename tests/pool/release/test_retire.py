@@ -90,6 +90,20 @@ async def test_a_creation_under_way_belongs_to_the_old_generation(make_pool, kin
     pool.release(new)
 
 
+async def test_a_retired_creation_is_replaced_during_its_destructor(make_pool):
+    factory, destructor = Gate(), Gate()
+    pool = make_pool(factory, destructor=destructor, max_size=2)
+    waiter = await started(obtain(pool))
+    pool.retire()
+    factory.calls[0].set_result(Thing())
+    await settle()
+    assert (factory.entered, destructor.entered) == (2, 1)
+    factory.calls[1].set_result(new := Thing())
+    assert await waiter is new
+    destructor.open()
+    await pool.release(new)
+
+
 async def test_open_goes_on_when_its_creations_are_retired(make_pool):
     factory = Gate()
     pool = make_pool(factory, min_size=1)

@@ -2,7 +2,6 @@
 
 from tests.support.kit.hooks import STYLES, Fatal, Gate, Stubborn, raising, styled
 from tests.support.kit.recording import (
-    Listener,
     RaisingStrategy,
     RecordingStrategy,
     Tripwire,
@@ -36,7 +35,6 @@ __all__ = [
     "Fatal",
     "Gate",
     "Holding",
-    "Listener",
     "Moody",
     "NumberedThing",
     "RaisingStrategy",

@@ -65,14 +65,6 @@ class RaisingStrategy:
             raise self.error
 
 
-class Listener(RecordingStrategy):
-    """The same under the name that the tests of the database layer still use."""
-
-    @property
-    def heard(self) -> list[Any]:
-        return self.reports
-
-
 def recorded(pool: cenote.Pool[Any]) -> list[cenote.PoolEvent]:
     """The list into which all events go from now on."""
     events: list[cenote.PoolEvent] = []
