@@ -40,6 +40,13 @@ BROKEN = [
 ]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _drivers() -> None:
+    """Import every driver as it is, so that there is something to put back after each test."""
+    for package in LIBRARIES:
+        importlib.import_module(f"cenote.drivers.{package}.driver")
+
+
 def private_uses(source: str, package: str) -> Iterator[str]:
     """Attributes with an underscore of anything but `self`, and modules that are not public."""
     own = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
