@@ -40,10 +40,13 @@ test:
 	@scripts/servers.sh
 	@scripts/suite.sh .venv/bin/python $(ARGS)
 
+C_FILES = $(wildcard src/cenote/_native/*.[ch] src/cenote/include/*.h tests/c_api/*.c benchmarks/*.c examples/*/*.c)
+
 lint:
 	@scripts/venv.sh .venv '$(PYTHON)' dev
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m ruff check .
+	.venv/bin/clang-format --dry-run --Werror $(C_FILES)
 
 types:
 	@scripts/venv.sh .venv '$(PYTHON)' dev

@@ -25,21 +25,19 @@ typedef struct {
 } State;
 
 typedef struct {
-    PyObject_HEAD
-    PyTypeObject *buffer_type;
-    Py_ssize_t size;                /* of each block */
-    Py_ssize_t made, freed;         /* blocks */
-    Py_ssize_t lent, returned;      /* by before_acquire, by before_release */
-    Py_ssize_t checked, overruns;   /* by the healthcheck; guards found broken */
+    PyObject_HEAD PyTypeObject *buffer_type;
+    Py_ssize_t size;              /* of each block */
+    Py_ssize_t made, freed;       /* blocks */
+    Py_ssize_t lent, returned;    /* by before_acquire, by before_release */
+    Py_ssize_t checked, overruns; /* by the healthcheck; guards found broken */
 } Arena;
 
 typedef struct {
-    PyObject_HEAD
-    Arena *arena;          /* owned: a Buffer may live longer than its pool */
-    unsigned char *block;  /* NULL: freed */
-    Py_ssize_t exports;    /* memoryviews on it */
-    char lent;             /* somebody may look at it */
-    char dead;             /* the destructor was here; the last memoryview frees it */
+    PyObject_HEAD Arena *arena; /* owned: a Buffer may live longer than its pool */
+    unsigned char *block;       /* NULL: freed */
+    Py_ssize_t exports;         /* memoryviews on it */
+    char lent;                  /* somebody may look at it */
+    char dead;                  /* the destructor was here; the last memoryview frees it */
 } Buffer;
 
 /* -- blocks --------------------------------------------------------------------------------- */
@@ -144,8 +142,7 @@ take_buffer_back(PyObject *resource, void *data)
     self->lent = 0;
     arena->returned++;
     if (self->exports > 0) {
-        PyErr_Format(PyExc_BufferError, "a buffer came back with %zd memoryviews open",
-                     self->exports);
+        PyErr_Format(PyExc_BufferError, "a buffer came back with %zd memoryviews open", self->exports);
         return -1; /* logged by cenote; to the strategy it is the error of this failure */
     }
     wipe(self);
@@ -445,8 +442,7 @@ module_exec(PyObject *module)
     if (cenote_import() < 0) {
         return -1;
     }
-    state->buffer_type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &buffer_spec, NULL);
+    state->buffer_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &buffer_spec, NULL);
     state->arena_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &arena_spec, NULL);
     if (state->buffer_type == NULL || state->arena_type == NULL) {
         return -1;

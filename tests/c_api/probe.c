@@ -12,23 +12,22 @@
 
 /* How a callback behaves. */
 enum {
-    WELL,        /* it accepts, succeeds */
-    NO,          /* a check: 0; a factory: None; should_recover: 1, that is "yes" */
-    RAISE,       /* failure with plan.error */
-    SILENT,      /* failure without an exception */
-    CONTRADICT,  /* success with an exception set */
-    GIVE,        /* a factory: plan.given */
-    MAKE,        /* a factory: what plan.given() returns */
-    WILD,        /* whatever number plan.value is, without an exception; a factory: NULL if below 0 */
+    WELL,       /* it accepts, succeeds */
+    NO,         /* a check: 0; a factory: None; should_recover: 1, that is "yes" */
+    RAISE,      /* failure with plan.error */
+    SILENT,     /* failure without an exception */
+    CONTRADICT, /* success with an exception set */
+    GIVE,       /* a factory: plan.given */
+    MAKE,       /* a factory: what plan.given() returns */
+    WILD,       /* whatever number plan.value is, without an exception; a factory: NULL if below 0 */
 };
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *log;   /* list of (callback, argument) */
-    PyObject *error; /* what is raised: an exception, or a class */
-    PyObject *given; /* what a factory makes in mode GIVE, or calls in mode MAKE */
-    PyObject *call;  /* None, or called with (callback, argument) inside each callback */
-    PyObject *at_free; /* None, or called with the plan when it is freed */
+    PyObject_HEAD PyObject *log; /* list of (callback, argument) */
+    PyObject *error;             /* what is raised: an exception, or a class */
+    PyObject *given;             /* what a factory makes in mode GIVE, or calls in mode MAKE */
+    PyObject *call;              /* None, or called with (callback, argument) inside each callback */
+    PyObject *at_free;           /* None, or called with the plan when it is freed */
     int factory, destructor, healthcheck, before_acquire, before_release;
     int completion, listener, success, failure, recover;
     int value;
@@ -118,8 +117,8 @@ static PyMemberDef plan_members[] = {
 };
 
 static PyType_Slot plan_slots[] = {
-    {Py_tp_new, Plan_new},           {Py_tp_members, plan_members}, {Py_tp_traverse, Plan_traverse},
-    {Py_tp_clear, Plan_clear},       {Py_tp_dealloc, Plan_dealloc}, {0, NULL},
+    {Py_tp_new, Plan_new},     {Py_tp_members, plan_members}, {Py_tp_traverse, Plan_traverse},
+    {Py_tp_clear, Plan_clear}, {Py_tp_dealloc, Plan_dealloc}, {0, NULL},
 };
 
 static PyType_Spec plan_spec = {
@@ -154,8 +153,7 @@ note(Plan *plan, const char *name, PyObject *argument)
         Py_XDECREF(entry);
         return -1;
     }
-    PyObject *result = plan->call == Py_None ? Py_NewRef(Py_None)
-                                             : PyObject_CallObject(plan->call, entry);
+    PyObject *result = plan->call == Py_None ? Py_NewRef(Py_None) : PyObject_CallObject(plan->call, entry);
     Py_DECREF(entry);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
@@ -203,11 +201,11 @@ on_factory(void *data)
     return PyByteArray_FromStringAndSize("resource", 8);
 }
 
-#define CHECK(name, well)                                                                       \
-    static int on_##name(PyObject *resource, void *data)                                        \
-    {                                                                                           \
-        Plan *plan = data;                                                                      \
-        return behave(plan, plan->name, #name, resource, well, 0);                              \
+#define CHECK(name, well)                                          \
+    static int on_##name(PyObject *resource, void *data)           \
+    {                                                              \
+        Plan *plan = data;                                         \
+        return behave(plan, plan->name, #name, resource, well, 0); \
     }
 CHECK(destructor, 0)
 CHECK(healthcheck, 1)
@@ -329,8 +327,8 @@ probe_pool_new_c(PyObject *module, PyObject *args)
     }
     Cenote_Free free_data;
     void *data = data_of(module, plan, &free_data);
-    PyObject *pool = cenote->pool_new_c(names == NULL ? NULL : &handlers, data, free_data,
-                                        or_null(module, options));
+    PyObject *pool =
+        cenote->pool_new_c(names == NULL ? NULL : &handlers, data, free_data, or_null(module, options));
     memset(&handlers, 0xFF, sizeof(handlers)); /* it was copied, or the tests crash */
     return pool;
 }
@@ -420,8 +418,7 @@ probe_discard(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOO", &pool, &resource, &error)) {
         return NULL;
     }
-    return number(cenote->discard(or_null(module, pool), or_null(module, resource),
-                                  or_null(module, error)));
+    return number(cenote->discard(or_null(module, pool), or_null(module, resource), or_null(module, error)));
 }
 
 static PyObject *
@@ -430,10 +427,10 @@ probe_close(PyObject *module, PyObject *pool)
     return cenote->close(or_null(module, pool));
 }
 
-#define OF_POOL(name)                                                  \
-    static PyObject *probe_##name(PyObject *module, PyObject *pool)    \
-    {                                                                  \
-        return number(cenote->name(or_null(module, pool)));            \
+#define OF_POOL(name)                                               \
+    static PyObject *probe_##name(PyObject *module, PyObject *pool) \
+    {                                                               \
+        return number(cenote->name(or_null(module, pool)));         \
     }
 OF_POOL(count)
 OF_POOL(idle_count)
@@ -451,8 +448,7 @@ probe_subscribe(PyObject *module, PyObject *args)
     }
     Cenote_Free free_data;
     void *data = data_of(module, plan, &free_data);
-    return cenote->subscribe(or_null(module, pool), with_listener ? on_event : NULL, data,
-                             free_data);
+    return cenote->subscribe(or_null(module, pool), with_listener ? on_event : NULL, data, free_data);
 }
 
 static PyObject *
@@ -489,8 +485,8 @@ probe_set_strategy(PyObject *module, PyObject *args)
     }
     Cenote_Free free_data;
     void *data = data_of(module, plan, &free_data);
-    int result = cenote->set_strategy(or_null(module, pool), names == NULL ? NULL : &strategy, data,
-                                      free_data);
+    int result =
+        cenote->set_strategy(or_null(module, pool), names == NULL ? NULL : &strategy, data, free_data);
     memset(&strategy, 0xFF, sizeof(strategy)); /* it was copied, or the tests crash */
     return number(result);
 }
@@ -498,35 +494,23 @@ probe_set_strategy(PyObject *module, PyObject *args)
 static PyObject *
 probe_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    return Py_BuildValue("(ini)", cenote->abi, (Py_ssize_t)cenote->size,
-                         cenote->size >= sizeof(Cenote_API));
+    return Py_BuildValue("(ini)", cenote->abi, (Py_ssize_t)cenote->size, cenote->size >= sizeof(Cenote_API));
 }
 
 #define FUNCTION(name, flags) {#name, (PyCFunction)probe_##name, flags, NULL}
 
 static PyMethodDef methods[] = {
-    FUNCTION(pool_new, METH_VARARGS),
-    FUNCTION(pool_new_c, METH_VARARGS),
-    FUNCTION(pool_check, METH_O),
-    FUNCTION(pool_check_keeps_exception, METH_O),
-    FUNCTION(acquire, METH_VARARGS),
-    FUNCTION(acquire_call, METH_VARARGS),
-    FUNCTION(ticket_cancel, METH_O),
-    FUNCTION(try_acquire, METH_O),
-    FUNCTION(release, METH_VARARGS),
-    FUNCTION(discard, METH_VARARGS),
-    FUNCTION(close, METH_O),
-    FUNCTION(count, METH_O),
-    FUNCTION(idle_count, METH_O),
-    FUNCTION(active_count, METH_O),
-    FUNCTION(waiting_count, METH_O),
-    FUNCTION(subscribe, METH_VARARGS),
-    FUNCTION(unsubscribe, METH_O),
-    FUNCTION(state, METH_O),
-    FUNCTION(set_state, METH_VARARGS),
-    FUNCTION(set_strategy, METH_VARARGS),
-    FUNCTION(table, METH_NOARGS),
-    {NULL, NULL, 0, NULL},
+    FUNCTION(pool_new, METH_VARARGS),  FUNCTION(pool_new_c, METH_VARARGS),
+    FUNCTION(pool_check, METH_O),      FUNCTION(pool_check_keeps_exception, METH_O),
+    FUNCTION(acquire, METH_VARARGS),   FUNCTION(acquire_call, METH_VARARGS),
+    FUNCTION(ticket_cancel, METH_O),   FUNCTION(try_acquire, METH_O),
+    FUNCTION(release, METH_VARARGS),   FUNCTION(discard, METH_VARARGS),
+    FUNCTION(close, METH_O),           FUNCTION(count, METH_O),
+    FUNCTION(idle_count, METH_O),      FUNCTION(active_count, METH_O),
+    FUNCTION(waiting_count, METH_O),   FUNCTION(subscribe, METH_VARARGS),
+    FUNCTION(unsubscribe, METH_O),     FUNCTION(state, METH_O),
+    FUNCTION(set_state, METH_VARARGS), FUNCTION(set_strategy, METH_VARARGS),
+    FUNCTION(table, METH_NOARGS),      {NULL, NULL, 0, NULL},
 };
 
 static int
@@ -538,14 +522,12 @@ module_exec(PyObject *module)
     }
     state->plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &plan_spec, NULL);
     state->null = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
-    if (state->plan_type == NULL || state->null == NULL ||
-        PyModule_AddType(module, state->plan_type) < 0 ||
-        PyModule_AddObjectRef(module, "NULL", state->null) < 0 ||
-        PyModule_AddIntMacro(module, WELL) < 0 || PyModule_AddIntMacro(module, NO) < 0 ||
-        PyModule_AddIntMacro(module, RAISE) < 0 || PyModule_AddIntMacro(module, SILENT) < 0 ||
-        PyModule_AddIntMacro(module, CONTRADICT) < 0 || PyModule_AddIntMacro(module, GIVE) < 0 ||
-        PyModule_AddIntMacro(module, MAKE) < 0 || PyModule_AddIntMacro(module, WILD) < 0 ||
-        PyModule_AddIntMacro(module, CENOTE_ACTIVE) < 0 ||
+    if (state->plan_type == NULL || state->null == NULL || PyModule_AddType(module, state->plan_type) < 0 ||
+        PyModule_AddObjectRef(module, "NULL", state->null) < 0 || PyModule_AddIntMacro(module, WELL) < 0 ||
+        PyModule_AddIntMacro(module, NO) < 0 || PyModule_AddIntMacro(module, RAISE) < 0 ||
+        PyModule_AddIntMacro(module, SILENT) < 0 || PyModule_AddIntMacro(module, CONTRADICT) < 0 ||
+        PyModule_AddIntMacro(module, GIVE) < 0 || PyModule_AddIntMacro(module, MAKE) < 0 ||
+        PyModule_AddIntMacro(module, WILD) < 0 || PyModule_AddIntMacro(module, CENOTE_ACTIVE) < 0 ||
         PyModule_AddIntMacro(module, CENOTE_INACTIVE) < 0 ||
         PyModule_AddIntMacro(module, CENOTE_RECOVERING) < 0) {
         return -1;
@@ -577,12 +559,8 @@ static PyModuleDef_Slot module_slots[] = {
 };
 
 static PyModuleDef module_def = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "probe",
-    .m_size = sizeof(State),
-    .m_methods = methods,
-    .m_slots = module_slots,
-    .m_traverse = module_traverse,
+    PyModuleDef_HEAD_INIT,   .m_name = "probe",       .m_size = sizeof(State),
+    .m_methods = methods,    .m_slots = module_slots, .m_traverse = module_traverse,
     .m_clear = module_clear,
 };
 

@@ -173,8 +173,7 @@ acquire_look(Claim *claim, Engine *engine, Core *core)
             /* Logged, reported and destroyed there; raises what is no Exception. */
             PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
             Py_XDECREF(answer);
-            PyObject *result =
-                PyObject_CallMethodObjArgs(slow_path(engine), st->s_refuse, slot, error, NULL);
+            PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine), st->s_refuse, slot, error, NULL);
             Py_DECREF(error);
             Py_DECREF(slot);
             Py_XDECREF(result);

@@ -5,8 +5,7 @@
 /* The queue owns the claim, so that a claim cannot notice that nobody drives it any more. A coroutine
  * closes what it awaits; an iterator that is driven by hand is just dropped. */
 typedef struct {
-    PyObject_HEAD
-    Claim *claim;
+    PyObject_HEAD Claim *claim;
     char began; /* it is this one that drives the claim */
     char ended; /* as a generator does, it gives nothing any more */
 } Steps;
@@ -225,12 +224,9 @@ done_throw(PyObject *Py_UNUSED(self), PyObject *args)
 }
 
 static PyMethodDef done_methods[] = {
-    {"result", done_result, METH_NOARGS, NULL},
-    {"wait", done_wait, METH_NOARGS, NULL},
-    {"send", done_send, METH_O, NULL},
-    {"throw", done_throw, METH_VARARGS, NULL},
-    {"close", done_result, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
+    {"result", done_result, METH_NOARGS, NULL}, {"wait", done_wait, METH_NOARGS, NULL},
+    {"send", done_send, METH_O, NULL},          {"throw", done_throw, METH_VARARGS, NULL},
+    {"close", done_result, METH_NOARGS, NULL},  {NULL, NULL, 0, NULL},
 };
 
 static PyObject *

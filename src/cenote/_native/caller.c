@@ -19,8 +19,7 @@ static PyObject *
 engine_task(Engine *engine)
 {
     State *st = engine->core->st;
-    if (engine->loop == NULL || engine->loop == Py_None ||
-        PyThread_get_thread_ident() != engine->thread) {
+    if (engine->loop == NULL || engine->loop == Py_None || PyThread_get_thread_ident() != engine->thread) {
         return NULL;
     }
     if (st->current_tasks != NULL) {

@@ -63,8 +63,8 @@ static PyObject *
 capi_pool_new(PyObject *factory, PyObject *options)
 {
     if (factory == NULL || (options != NULL && !PyDict_Check(options))) {
-        PyErr_SetString(PyExc_TypeError, factory == NULL ? "a factory is needed, not NULL"
-                                                         : "options must be a dict or NULL");
+        PyErr_SetString(PyExc_TypeError,
+                        factory == NULL ? "a factory is needed, not NULL" : "options must be a dict or NULL");
         return NULL;
     }
     PyObject *type = pool_class();
@@ -121,8 +121,7 @@ capi_pool_new_c(const Cenote_Handlers *given, void *data, Cenote_Free free_data,
     PyObject *pool = NULL;
     PyObject *all = options == NULL ? PyDict_New() : PyDict_Copy(options);
     PyObject *factory = all == NULL ? NULL : PyCFunction_New(&factory_method, (PyObject *)handlers);
-    if (factory != NULL &&
-        add_check(st, all, handlers, "destructor", given->destructor) == 0 &&
+    if (factory != NULL && add_check(st, all, handlers, "destructor", given->destructor) == 0 &&
         add_check(st, all, handlers, "healthcheck", given->healthcheck) == 0 &&
         add_check(st, all, handlers, "before_acquire", given->before_acquire) == 0 &&
         add_check(st, all, handlers, "before_release", given->before_release) == 0) {
@@ -156,8 +155,9 @@ acquire_of(PyObject *pool, double timeout)
         return NULL;
     }
     if (timeout < 0) {
-        claim->timeout = front->engine->acquire_timeout == Py_None ? Py_NAN
-                                                           : PyFloat_AS_DOUBLE(front->engine->acquire_timeout);
+        claim->timeout = front->engine->acquire_timeout == Py_None
+                             ? Py_NAN
+                             : PyFloat_AS_DOUBLE(front->engine->acquire_timeout);
     }
     else {
         claim->timeout = isinf(timeout) ? Py_NAN : timeout;
@@ -176,8 +176,7 @@ capi_acquire(PyObject *pool, double timeout)
 }
 
 static PyObject *
-capi_acquire_call(PyObject *pool, double timeout, Cenote_Completion done, void *data,
-                  Cenote_Free free_data)
+capi_acquire_call(PyObject *pool, double timeout, Cenote_Completion done, void *data, Cenote_Free free_data)
 {
     Data owned = {data, free_data};
     Claim *claim = NULL;
@@ -198,8 +197,8 @@ capi_acquire_call(PyObject *pool, double timeout, Cenote_Completion done, void *
     ticket->done = done;
     ticket->task = NULL;
     PyObject_GC_Track(ticket);
-    PyObject *task =
-        PyObject_CallMethodObjArgs(slow_path(((FastPath *)pool)->engine), st->s_start_ticket, claim, ticket, NULL);
+    PyObject *task = PyObject_CallMethodObjArgs(slow_path(((FastPath *)pool)->engine), st->s_start_ticket,
+                                                claim, ticket, NULL);
     Py_DECREF(claim);
     if (task == NULL) {
         ticket->done = NULL;
@@ -352,8 +351,7 @@ capi_subscribe(PyObject *pool, Cenote_Listener listener, void *data, Cenote_Free
     else if (as_pool(pool) != NULL) {
         watcher->listener = listener;
         PyObject *hear = PyObject_GetAttrString((PyObject *)watcher, "hear");
-        PyObject *unsubscribe =
-            hear == NULL ? NULL : PyObject_CallMethod(pool, "subscribe", "O", hear);
+        PyObject *unsubscribe = hear == NULL ? NULL : PyObject_CallMethod(pool, "subscribe", "O", hear);
         result = unsubscribe == NULL ? NULL : PyCFunction_New(&unsubscribe_method, unsubscribe);
         Py_XDECREF(hear);
         Py_XDECREF(unsubscribe);
@@ -408,8 +406,7 @@ capi_set_strategy(PyObject *pool, const Cenote_Strategy *strategy, void *data, C
         return PyObject_SetAttrString(pool, "strategy", Py_None);
     }
     if (strategy->report_success == NULL || strategy->report_failure == NULL) {
-        PyErr_SetString(PyExc_ValueError,
-                        "a C strategy needs report_success and report_failure");
+        PyErr_SetString(PyExc_ValueError, "a C strategy needs report_success and report_failure");
         data_free(&owned);
         return -1;
     }

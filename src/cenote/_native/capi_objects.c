@@ -27,8 +27,7 @@ data_free(Data *data)
 /* -- Handlers: the five of one pool, and what Python sees of each ----------------------------- */
 
 struct Handlers {
-    PyObject_HEAD
-    Data data;
+    PyObject_HEAD Data data;
     Cenote_Handlers handlers;
 };
 
@@ -130,8 +129,7 @@ static PyMethodDef factory_method = {"factory", factory_call, METH_NOARGS, NULL}
 /* -- Ticket: an acquire that ends in a C callback ---------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    Data data;
+    PyObject_HEAD Data data;
     Cenote_Completion done;
     PyObject *task;
 } Ticket;
@@ -207,8 +205,7 @@ static PyType_Spec ticket_spec = {
 /* -- Listener and Strategy -------------------------------------------------------------------- */
 
 struct Watcher {
-    PyObject_HEAD
-    Data data;
+    PyObject_HEAD Data data;
     Cenote_Listener listener;
     Cenote_Strategy strategy;
 };
@@ -267,8 +264,7 @@ Watcher_report_failure(Watcher *self, PyObject *const *args, Py_ssize_t nargs)
     if (self->strategy.report_failure == NULL) {
         return watcher_is_no("strategy");
     }
-    return watcher_answer(self->strategy.report_failure(args[0], args[1], self->data.data),
-                          "strategy");
+    return watcher_answer(self->strategy.report_failure(args[0], args[1], self->data.data), "strategy");
 }
 
 static PyObject *

@@ -293,7 +293,6 @@ static PyType_Slot claim_slots[] = {
 static PyType_Spec claim_spec = {
     .name = "cenote._core.native.Claim",
     .basicsize = sizeof(Claim),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE |
-             Py_TPFLAGS_BASETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_BASETYPE,
     .slots = claim_slots,
 };

@@ -24,8 +24,8 @@ clock_look(State *st)
 static unsigned long clock_changes = 1;
 
 static int
-clock_changed(PyDict_WatchEvent Py_UNUSED(event), PyObject *Py_UNUSED(dict),
-              PyObject *Py_UNUSED(key), PyObject *Py_UNUSED(value))
+clock_changed(PyDict_WatchEvent Py_UNUSED(event), PyObject *Py_UNUSED(dict), PyObject *Py_UNUSED(key),
+              PyObject *Py_UNUSED(value))
 {
     __atomic_fetch_add(&clock_changes, 1, __ATOMIC_RELAXED);
     return 0;

@@ -249,8 +249,8 @@ static Claim *
 core_grant(Core *core)
 {
     Slot *permit = NULL;
-    if (core->waiters.first != NULL && core->idle == 0 && core->sync_factory &&
-        core_room(core) > 0 && !core_refusing(core)) {
+    if (core->waiters.first != NULL && core->idle == 0 && core->sync_factory && core_room(core) > 0 &&
+        !core_refusing(core)) {
         permit = core_new_slot(core); /* before anything else is read */
         if (permit == NULL) {
             return NULL;
@@ -293,8 +293,7 @@ core_grant(Core *core)
 static int
 core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited)
 {
-    if (check_slot(slot, SLOT_LEASE) < 0 ||
-        check_claim(claim, CLAIM_HOLD) < 0 || table_reserve(core) < 0) {
+    if (check_slot(slot, SLOT_LEASE) < 0 || check_claim(claim, CLAIM_HOLD) < 0 || table_reserve(core) < 0) {
         return -1;
     }
     int owned = core_ungrant(core, claim);
@@ -391,7 +390,8 @@ core_demand(Core *core)
     if (core->circuit == RECOVERING) {
         long long free = core->recovering_limit - core->probes_in_use;
         free = free < 0 ? 0 : free;
-        wanted += (core->waiters_without_probe < free ? core->waiters_without_probe : free) - core->waiters_without_probe;
+        wanted += (core->waiters_without_probe < free ? core->waiters_without_probe : free) -
+                  core->waiters_without_probe;
     }
     wanted -= core->idle + core->opening;
     long long room = core_room(core);

@@ -2,11 +2,10 @@
 
 /* -- Core: the Python methods ---------------------------------------------------------------- */
 
-#define NARGS(least, most, name)                                                                   \
-    if (nargs < (least) || nargs > (most)) {                                                       \
-        PyErr_Format(PyExc_TypeError, "%s() takes %d to %d arguments, not %zd", name, least, most, \
-                     nargs);                                                                       \
-        return NULL;                                                                               \
+#define NARGS(least, most, name)                                                                           \
+    if (nargs < (least) || nargs > (most)) {                                                               \
+        PyErr_Format(PyExc_TypeError, "%s() takes %d to %d arguments, not %zd", name, least, most, nargs); \
+        return NULL;                                                                                       \
     }
 
 static Slot *
@@ -324,8 +323,7 @@ Core_hold(Core *core, PyObject *const *args, Py_ssize_t nargs)
     double now, waited = 0.0;
     Claim *claim = as_claim(core, args[0]);
     Slot *slot = claim == NULL ? NULL : as_slot(core, args[1]);
-    if (slot == NULL || as_seconds(args[2], &now) < 0 ||
-        (nargs == 4 && as_seconds(args[3], &waited) < 0)) {
+    if (slot == NULL || as_seconds(args[2], &now) < 0 || (nargs == 4 && as_seconds(args[3], &waited) < 0)) {
         return NULL;
     }
     return done_or_error(core_hold(core, claim, slot, now, waited));

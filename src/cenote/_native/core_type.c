@@ -64,8 +64,8 @@ static PyObject *
 Core_pending(Core *core, PyObject *Py_UNUSED(ignored))
 {
     PyObject *found = PyList_New(0);
-    if (found != NULL && (append_claims(found, core->granted.first) < 0 ||
-                          append_claims(found, core->waiters.first) < 0)) {
+    if (found != NULL &&
+        (append_claims(found, core->granted.first) < 0 || append_claims(found, core->waiters.first) < 0)) {
         Py_CLEAR(found);
     }
     return found;
@@ -114,9 +114,8 @@ Core_deadlock(Core *core, PyObject *const *args, Py_ssize_t nargs)
             int stuck = lease != NULL && lease->in_block && lease->task != NULL;
             if (stuck && lease->task != claim->task) {
                 PyObject *key = PyLong_FromVoidPtr(lease->task);
-                Claim *waiter = key == NULL ? NULL
-                                            : (Claim *)PyDict_GetItemWithError(
-                                                  core->waiting_tasks, key);
+                Claim *waiter =
+                    key == NULL ? NULL : (Claim *)PyDict_GetItemWithError(core->waiting_tasks, key);
                 Py_XDECREF(key);
                 if (waiter == NULL && PyErr_Occurred()) {
                     Py_DECREF(leases);
@@ -318,8 +317,8 @@ Core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     long long min_size, max_size, limit;
     PyObject *max_uses, *max_idle;
     int lifo, sync_factory;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLOOpLp:Core", names, &min_size, &max_size,
-                                     &max_uses, &max_idle, &lifo, &limit, &sync_factory)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$LLOOpLp:Core", names, &min_size, &max_size, &max_uses,
+                                     &max_idle, &lifo, &limit, &sync_factory)) {
         return NULL;
     }
     PyObject *module = PyType_GetModuleByDef(type, &module_def);

@@ -29,8 +29,7 @@ deadline_sink(Core *core, Py_ssize_t i, Claim *claim)
 {
     for (;;) {
         Py_ssize_t child = 2 * i + 1;
-        if (child + 1 < core->timed &&
-            is_earlier(core->deadlines[child + 1], core->deadlines[child])) {
+        if (child + 1 < core->timed && is_earlier(core->deadlines[child + 1], core->deadlines[child])) {
             child++;
         }
         if (child >= core->timed || !is_earlier(core->deadlines[child], claim)) {

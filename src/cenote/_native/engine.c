@@ -117,15 +117,15 @@ Engine_set_acquire_timeout(Engine *engine, PyObject *value, void *Py_UNUSED(clos
 }
 
 /* What the fast path looks at, each a plain attribute for Python. NULL is None. */
-#define FIELD(name)                                                                       \
-    static PyObject *Engine_get_##name(Engine *engine, void *Py_UNUSED(closure))             \
-    {                                                                                     \
-        return Py_NewRef(engine->name);                                                    \
-    }                                                                                     \
-    static int Engine_set_##name(Engine *engine, PyObject *value, void *Py_UNUSED(closure))  \
-    {                                                                                     \
-        Py_SETREF(engine->name, Py_NewRef(value == NULL ? Py_None : value));               \
-        return 0;                                                                         \
+#define FIELD(name)                                                                         \
+    static PyObject *Engine_get_##name(Engine *engine, void *Py_UNUSED(closure))            \
+    {                                                                                       \
+        return Py_NewRef(engine->name);                                                     \
+    }                                                                                       \
+    static int Engine_set_##name(Engine *engine, PyObject *value, void *Py_UNUSED(closure)) \
+    {                                                                                       \
+        Py_SETREF(engine->name, Py_NewRef(value == NULL ? Py_None : value));                \
+        return 0;                                                                           \
     }
 FIELD(loop)
 FIELD(time)
@@ -267,7 +267,6 @@ static PyType_Slot engine_slots[] = {
 static PyType_Spec engine_spec = {
     .name = "cenote._core.native.EngineBase",
     .basicsize = sizeof(Engine),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE |
-             Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = engine_slots,
 };

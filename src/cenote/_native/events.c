@@ -29,8 +29,7 @@ static int
 load_kinds(State *st)
 {
     PyObject *kinds = import_from("cenote.events", "EventKind");
-    int failed = kinds == NULL ||
-                 (st->s_acquired = PyObject_GetAttrString(kinds, "ACQUIRED")) == NULL ||
+    int failed = kinds == NULL || (st->s_acquired = PyObject_GetAttrString(kinds, "ACQUIRED")) == NULL ||
                  (st->s_released = PyObject_GetAttrString(kinds, "RELEASED")) == NULL ||
                  (st->s_waiting = PyObject_GetAttrString(kinds, "WAITING")) == NULL;
     Py_XDECREF(kinds);
@@ -163,8 +162,8 @@ engine_tell(Engine *engine, PyObject *kind, Claim *claim, Slot *slot, double now
         Py_XDECREF(result);
         if (result == NULL) {
             PyObject *error = PyErr_GetRaisedException();
-            failed = engine_contain(engine, error,
-                                   PyUnicode_FromFormat("a subscriber failed on %R", kind)) < 0;
+            failed =
+                engine_contain(engine, error, PyUnicode_FromFormat("a subscriber failed on %R", kind)) < 0;
         }
     }
     Py_DECREF(subscribers);
@@ -189,8 +188,8 @@ static int
 engine_report_hold(Engine *engine, Claim *claim, Slot *slot, double now, double waited)
 {
     if (engine->hold_warning != Py_None) {
-        PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine), claim->st->s_held, claim,
-                                                      slot, NULL);
+        PyObject *result =
+            PyObject_CallMethodObjArgs(slow_path(engine), claim->st->s_held, claim, slot, NULL);
         Py_XDECREF(result);
         return result == NULL ? -1 : 0;
     }

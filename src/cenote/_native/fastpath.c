@@ -68,10 +68,8 @@ try_acquire(FastPath *pool, Core *core)
     Engine *engine = pool->engine;
     PyObject *task = NULL;
     if (core->phase == OPEN && core->circuit == ACTIVE && core->idle > core->waiters.length &&
-        (engine->before_acquire == Py_None ||
-         Py_IS_TYPE(engine->before_acquire, core->st->check_type)) &&
-        engine->hold_warning == Py_None &&
-        PyTuple_GET_SIZE(engine->subscribers) == 0) {
+        (engine->before_acquire == Py_None || Py_IS_TYPE(engine->before_acquire, core->st->check_type)) &&
+        engine->hold_warning == Py_None && PyTuple_GET_SIZE(engine->subscribers) == 0) {
         task = engine_task(engine);
         if (task == NULL && PyErr_Occurred()) {
             return NULL;
@@ -105,8 +103,8 @@ try_acquire(FastPath *pool, Core *core)
                                    ? Py_NewRef(Py_True)
                                    : ask(core, engine->before_acquire, slot->resource);
             if (answer == Py_True && core->phase == CLOSED) { /* by the hook */
-                PyObject *settled = PyObject_CallMethodOneArg(slow_path(engine), core->st->s_settle,
-                                                              (PyObject *)slot);
+                PyObject *settled =
+                    PyObject_CallMethodOneArg(slow_path(engine), core->st->s_settle, (PyObject *)slot);
                 resource = settled == NULL ? NULL : Py_NewRef(Py_None);
                 Py_XDECREF(settled);
             }
@@ -117,8 +115,8 @@ try_acquire(FastPath *pool, Core *core)
             }
             else { /* rejected: destroyed there, and the slow path takes the next one */
                 PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
-                PyObject *refused = PyObject_CallMethodObjArgs(slow_path(engine), core->st->s_refuse, slot,
-                                                               error, NULL);
+                PyObject *refused =
+                    PyObject_CallMethodObjArgs(slow_path(engine), core->st->s_refuse, slot, error, NULL);
                 Py_DECREF(error);
                 if (refused != NULL) {
                     Py_DECREF(refused);
@@ -162,8 +160,8 @@ fastpath_release(FastPath *pool, PyObject *resource, int clean)
     if (slot == NULL || slot->same_resource != NULL) {
         PyObject *verb = PyUnicode_FromString("release");
         slot = verb == NULL ? NULL
-                            : (Slot *)PyObject_CallMethodObjArgs(slow_path(engine), st->s_leased,
-                                                                 resource, verb, NULL);
+                            : (Slot *)PyObject_CallMethodObjArgs(slow_path(engine), st->s_leased, resource,
+                                                                 verb, NULL);
         Py_XDECREF(verb);
         if (slot == NULL) {
             return NULL;
@@ -340,8 +338,7 @@ adopt(PyObject *module, PyObject *object)
     }
     for (PyMethodDef *method = fastpath_methods; method->ml_name[0] != '_'; method++) {
         PyObject *descriptor = PyDescr_NewMethod((PyTypeObject *)object, method);
-        int failed = descriptor == NULL ||
-                     PyObject_SetAttrString(object, method->ml_name, descriptor) < 0;
+        int failed = descriptor == NULL || PyObject_SetAttrString(object, method->ml_name, descriptor) < 0;
         Py_XDECREF(descriptor);
         if (failed) {
             return NULL;
@@ -356,7 +353,6 @@ adopt(PyObject *module, PyObject *object)
 static PyType_Spec fastpath_spec = {
     .name = "cenote._core.native.FastPath",
     .basicsize = sizeof(FastPath),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE |
-             Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = fastpath_slots,
 };

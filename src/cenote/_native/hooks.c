@@ -15,8 +15,7 @@ static void
 explain(const char *what)
 {
     if (!PyErr_Occurred()) {
-        PyErr_Format(PyExc_SystemError, "the C %s of a cenote pool failed without an exception",
-                     what);
+        PyErr_Format(PyExc_SystemError, "the C %s of a cenote pool failed without an exception", what);
     }
 }
 
@@ -88,8 +87,7 @@ engine_advance(Engine *engine)
             return -1;
         }
     }
-    if (core->phase == OPEN && core_demand(core) == 0 &&
-        (core->min_size == 0 || core_shortage(core) == 0)) {
+    if (core->phase == OPEN && core_demand(core) == 0 && (core->min_size == 0 || core_shortage(core) == 0)) {
         return 0;
     }
     PyObject *result = PyObject_CallMethodNoArgs(slow_path(engine), core->st->s_advance);
@@ -101,10 +99,10 @@ engine_advance(Engine *engine)
 static int
 engine_contain(Engine *engine, PyObject *error, PyObject *what)
 {
-    PyObject *result = what == NULL ? NULL
-                                    : PyObject_CallMethodObjArgs(slow_path(engine),
-                                                                 engine->core->st->s_contain, error,
-                                                                 what, NULL);
+    PyObject *result =
+        what == NULL
+            ? NULL
+            : PyObject_CallMethodObjArgs(slow_path(engine), engine->core->st->s_contain, error, what, NULL);
     Py_XDECREF(error);
     Py_XDECREF(what);
     Py_XDECREF(result);
@@ -121,8 +119,7 @@ engine_report_success(Engine *engine, long long probe)
     if (!Py_IS_TYPE(engine->strategy, st->watcher_type)) {
         PyObject *number = PyLong_FromLongLong(probe);
         result = number == NULL ? NULL
-                                : PyObject_CallMethodOneArg(slow_path(engine), st->s_report_success,
-                                                            number);
+                                : PyObject_CallMethodOneArg(slow_path(engine), st->s_report_success, number);
         Py_XDECREF(number);
         Py_XDECREF(result);
         return result == NULL ? -1 : 0;
@@ -142,8 +139,7 @@ engine_report_success(Engine *engine, long long probe)
         return 0;
     }
     PyObject *error = PyErr_GetRaisedException();
-    return engine_contain(engine, error,
-                         PyUnicode_FromString("the strategy failed in report_success()"));
+    return engine_contain(engine, error, PyUnicode_FromString("the strategy failed in report_success()"));
 }
 
 /* Whether before_acquire need not be asked: see EngineBase in fastpath.py. */

@@ -32,23 +32,22 @@
 #include "compat.h"
 #include "law.h"
 
-#define SPARE 64          /* acquire objects kept for reuse */
-#define FIRST_CAPACITY 8  /* of the ring and of the table of leases */
-#define LONGEST 1e8       /* seconds: as in pool/hooks.py */
-#define EVENT_FIELDS 8    /* of events.PoolEvent */
+#define SPARE 64         /* acquire objects kept for reuse */
+#define FIRST_CAPACITY 8 /* of the ring and of the table of leases */
+#define LONGEST 1e8      /* seconds: as in pool/hooks.py */
+#define EVENT_FIELDS 8   /* of events.PoolEvent */
 
 typedef struct State State;
 typedef struct Claim Claim;
 typedef struct Core Core;
 
 typedef struct {
-    PyObject_HEAD
-    State *st;
-    const void *owner;  /* the Core it belongs to: only compared */
-    PyObject *resource; /* NULL before it is opened and after it is gone */
-    PyObject *stop;     /* the StopIteration that hands the resource over, or NULL: see slot_stop */
-    Claim *holder;       /* owned; who holds it, while LEASED */
-    PyObject *same_resource;     /* borrowed Slot: next older leased slot with the identical resource */
+    PyObject_HEAD State *st;
+    const void *owner;        /* the Core it belongs to: only compared */
+    PyObject *resource;       /* NULL before it is opened and after it is gone */
+    PyObject *stop;           /* the StopIteration that hands the resource over, or NULL: see slot_stop */
+    Claim *holder;            /* owned; who holds it, while LEASED */
+    PyObject *same_resource;  /* borrowed Slot: next older leased slot with the identical resource */
     PyObject *before, *after; /* borrowed Slots: its neighbours in the list of the core */
     double expires_at;
     double idle_since;
@@ -58,18 +57,17 @@ typedef struct {
     long long probe;
     int state;
     char fresh;
-    char told; /* its destructor is being called, or was */
+    char told;   /* its destructor is being called, or was */
     char listed; /* in the list of the core */
 } Slot;
 
 struct Claim {
-    PyObject_HEAD
-    State *st;
-    const void *owner; /* the Core in which it waits, is granted or holds: only compared */
-    Slot *slot; /* owned; granted and not yet used, or held */
+    PyObject_HEAD State *st;
+    const void *owner;  /* the Core in which it waits, is granted or holds: only compared */
+    Slot *slot;         /* owned; granted and not yet used, or held */
     Claim *prev, *next; /* borrowed; in the list of waiters or of granted claims */
     PyObject *error, *task, *code, *reason, *waiter;
-    PyObject *key; /* of its task among those that wait: an int, since a task may have any hash */
+    PyObject *key;   /* of its task among those that wait: an int, since a task may have any hash */
     double deadline; /* NaN: for ever */
     double began, since;
     long long probe, queue_seq, seen_idle, lease_seq;
@@ -83,13 +81,13 @@ struct Claim {
     char over; /* what drove it has ended by an exception: see pool/tidying.py */
     /* Of Acquire only; a mere claim leaves them NULL. */
     struct FastPath *pool; /* owned */
-    PyObject *result; /* the resource, between __await__ and the step that returns it */
-    PyObject *steps;  /* the slow path, if it is driven as a coroutine or was begun in C */
-    double timeout;   /* NaN: for ever */
+    PyObject *result;      /* the resource, between __await__ and the step that returns it */
+    PyObject *steps;       /* the slow path, if it is driven as a coroutine or was begun in C */
+    double timeout;        /* NaN: for ever */
     /* Of a wait in C: see wait.c. */
     PyObject *future, *pause; /* while it is suspended: what wakes it, and what it is driven by */
     long long failures;       /* of the factory, before this wait */
-    char own_waiter; /* it has waited here: it is what is woken, unless pool/waiter.py took over */
+    char own_waiter;          /* it has waited here: it is what is woken, unless pool/waiter.py took over */
 };
 
 typedef struct {
@@ -98,8 +96,7 @@ typedef struct {
 } List;
 
 struct Core {
-    PyObject_HEAD
-    State *st;
+    PyObject_HEAD State *st;
     /* the ring of idle slots */
     Slot **ring;
     Py_ssize_t head, idle, capacity; /* capacity is a power of two */
@@ -117,7 +114,7 @@ struct Core {
     long long recovering_limit, recovery, probes_in_use, waiters_without_probe;
     long long generation, queue_seqs, idle_seqs;
     int phase, circuit;
-    int busy; /* depth of the steps under way; 0 while a hook runs: see Steps.step() */
+    int busy;          /* depth of the steps under way; 0 while a hook runs: see Steps.step() */
     Claim **deadlines; /* a heap that owns its claims: see deadlines.c */
     Py_ssize_t timed, timed_capacity;
     long long deadline_seqs;
@@ -128,15 +125,14 @@ struct Core {
 /* What the fast path reads and Python writes: the base of pool.Engine, which has the methods of
  * contract.SlowPath. */
 typedef struct {
-    PyObject_HEAD
-    Core *core;
+    PyObject_HEAD Core *core;
     PyObject *loop, *time, *before_acquire, *before_release, *strategy, *subscribers;
     PyObject *hold_warning, *acquire_timeout;
-    PyObject *pool_ref; /* a weak reference to the pool */
+    PyObject *pool_ref;                       /* a weak reference to the pool */
     double skip_check_within, suspect_before; /* see fastpath.py */
-    double next_sweep;          /* when maintenance looks again; inf: not at all */
-    long long max_waiting;      /* -1: no limit */
-    long long factory_failures; /* in total */
+    double next_sweep;                        /* when maintenance looks again; inf: not at all */
+    long long max_waiting;                    /* -1: no limit */
+    long long factory_failures;               /* in total */
     unsigned long thread;
     char direct_clock;  /* the loop's time is the monotonic clock */
     char direct_future; /* the loop's futures are asyncio's */
@@ -145,14 +141,12 @@ typedef struct {
 
 /* The base of a pool: its face, as far as that needs no waiting. */
 typedef struct FastPath {
-    PyObject_HEAD
-    Engine *engine; /* NULL before __init__, never afterwards */
+    PyObject_HEAD Engine *engine; /* NULL before __init__, never afterwards */
 } FastPath;
 
 /* A hook in C: the fast path calls its function, Python calls the object. */
 typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *handlers; /* owns the data */
     void *data;
     const char *name;
@@ -162,28 +156,27 @@ typedef struct {
 
 /* Objects first, and nothing but objects before `spare`: module_traverse walks them. */
 struct State {
-    PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *steps_type, *engine_type, *fastpath_type,
-        *done_type, *handlers_type, *check_type, *ticket_type, *watcher_type;
+    PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *steps_type, *engine_type,
+        *fastpath_type, *done_type, *handlers_type, *check_type, *ticket_type, *watcher_type;
     PyObject *done; /* the awaitable of what is done already */
-    PyObject *slot_states[SLOT_STATES], *claim_states[CLAIM_STATES],
-        *acquire_states[ACQUIRE_STATES], *handovers[HANDOVERS], *phases[PHASES],
-        *circuits[CIRCUITS];
-    PyObject *pool_class;    /* cenote.Pool, given by adopt() */
-    PyObject *illegal;       /* errors.IllegalTransition */
-    PyObject *current_tasks; /* asyncio's dict loop -> task, or NULL where there is none */
-    PyObject *current_task;  /* asyncio.current_task */
+    PyObject *slot_states[SLOT_STATES], *claim_states[CLAIM_STATES], *acquire_states[ACQUIRE_STATES],
+        *handovers[HANDOVERS], *phases[PHASES], *circuits[CIRCUITS];
+    PyObject *pool_class;         /* cenote.Pool, given by adopt() */
+    PyObject *illegal;            /* errors.IllegalTransition */
+    PyObject *current_tasks;      /* asyncio's dict loop -> task, or NULL where there is none */
+    PyObject *current_task;       /* asyncio.current_task */
     PyObject *future, *loop_only; /* asyncio.Future, and the names of its arguments */
     PyObject *unset, *check_timeout, *caller, *internal;
     PyObject *last_code; /* the last caller that was found to be outside */
     PyObject *time_module, *time_dict, *monotonic, *loops_dict; /* see clock.c */
     PyObject *s_monotonic, *s_time;
     PyTypeObject *event_type, *subscription_type; /* of events.py */
-    PyObject *spare_event; /* nobody has kept it, and its fields are empty */
+    PyObject *spare_event;                        /* nobody has kept it, and its fields are empty */
     PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
-        *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake,
-        *s_leased, *s_completed, *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released, *s_waiting,
-        *s_get_name, *s_contain, *s_check_deadlock, *s_set_alarm,
-        *s_create_future, *s_interrupted, *s_done, *s_set_result, *s_broken_off, *s_defer_return;
+        *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake, *s_leased, *s_completed,
+        *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released, *s_waiting, *s_get_name, *s_contain,
+        *s_check_deadlock, *s_set_alarm, *s_create_future, *s_interrupted, *s_done, *s_set_result,
+        *s_broken_off, *s_defer_return;
     Claim *spare[SPARE];
     int spares;
     int ended; /* the module is being cleared: nothing is kept any more */
@@ -387,7 +380,8 @@ static PyObject *adopt(PyObject *module, PyObject *object);
 
 /* capi_objects.c */
 static void data_free(Data *data);
-static PyObject *check_new(State *st, Handlers *handlers, const char *name, int (*function)(PyObject *, void *));
+static PyObject *check_new(State *st, Handlers *handlers, const char *name,
+                           int (*function)(PyObject *, void *));
 static PyObject *Watcher_report_success(Watcher *self, PyObject *pool);
 
 /* capi.c */

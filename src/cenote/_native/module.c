@@ -186,15 +186,9 @@ static PyMethodDef module_methods[] = {
 };
 
 static struct PyModuleDef module_def = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "cenote._core.native",
-    .m_doc = "The core of cenote in C.",
-    .m_size = sizeof(State),
-    .m_methods = module_methods,
-    .m_slots = module_slots,
-    .m_traverse = module_traverse,
-    .m_clear = module_clear,
-    .m_free = module_free,
+    PyModuleDef_HEAD_INIT,         .m_name = "cenote._core.native", .m_doc = "The core of cenote in C.",
+    .m_size = sizeof(State),       .m_methods = module_methods,     .m_slots = module_slots,
+    .m_traverse = module_traverse, .m_clear = module_clear,         .m_free = module_free,
 };
 
 PyMODINIT_FUNC

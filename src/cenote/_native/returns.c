@@ -40,10 +40,10 @@ engine_give_back(Engine *engine, Slot *slot, int clean)
     const char *reason;
     int unfit = core_put(core, slot, now, &reason);
     if (unfit != 0) {
-        return unfit < 0 ? NULL : PyObject_CallMethodOneArg(slow_path(engine), st->s_settle, (PyObject *)slot);
+        return unfit < 0 ? NULL
+                         : PyObject_CallMethodOneArg(slow_path(engine), st->s_settle, (PyObject *)slot);
     }
-    double until = isnan(core->max_idle) ? slot->expires_at
-                                         : fmin(now + core->max_idle, slot->expires_at);
+    double until = isnan(core->max_idle) ? slot->expires_at : fmin(now + core->max_idle, slot->expires_at);
     if (until < engine->next_sweep) {
         result = PyObject_CallMethodOneArg(slow_path(engine), st->s_expect, (PyObject *)slot);
         if (result == NULL) {

@@ -172,8 +172,8 @@ static int
 stop_is_ours(PyObject *object)
 {
     PyStopIterationObject *stop = (PyStopIterationObject *)object;
-    return Py_REFCNT(stop) == 1 && stop->traceback == NULL && stop->context == NULL &&
-           stop->cause == NULL && stop->dict == NULL && PyTuple_GET_SIZE(stop->args) == 0;
+    return Py_REFCNT(stop) == 1 && stop->traceback == NULL && stop->context == NULL && stop->cause == NULL &&
+           stop->dict == NULL && PyTuple_GET_SIZE(stop->args) == 0;
 }
 
 /* After the lease: its StopIteration forgets the resource. One that somebody has seen is theirs: the

@@ -32,11 +32,9 @@ step_resume(Core *core, int busy)
 static int
 step_unsettled(Core *core)
 {
-    return core->count - core->idle - core->out + core->opening + core->closing +
-               core->granted.length != 0 ||
+    return core->count - core->idle - core->out + core->opening + core->closing + core->granted.length != 0 ||
            (core->waiters.length > 0 && (core->idle > 0 || core_room(core) > 0)) ||
-           !PyErr_ExceptionMatches(PyExc_Exception) ||
-           PyErr_ExceptionMatches(PyExc_RecursionError) ||
+           !PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_RecursionError) ||
            PyErr_ExceptionMatches(PyExc_MemoryError);
 }
 

@@ -8,8 +8,8 @@ static int
 can_wait(Engine *engine, Claim *claim)
 {
     Core *core = engine->core;
-    return claim->stage == BEGUN && claim->state == ASKING && core->phase == OPEN && core->circuit == ACTIVE &&
-           core->idle == 0 && core_room(core) <= 0 && claim->timeout != 0.0 &&
+    return claim->stage == BEGUN && claim->state == ASKING && core->phase == OPEN &&
+           core->circuit == ACTIVE && core->idle == 0 && core_room(core) <= 0 && claim->timeout != 0.0 &&
            (engine->max_waiting < 0 || core->waiters.length < engine->max_waiting);
 }
 
@@ -31,8 +31,7 @@ wait_begin(Claim *claim)
         return 0;
     }
     if (isnan(claim->timeout)) {
-        result = PyObject_CallMethodOneArg(slow_path(engine), st->s_check_deadlock,
-                                           (PyObject *)claim);
+        result = PyObject_CallMethodOneArg(slow_path(engine), st->s_check_deadlock, (PyObject *)claim);
         if (result == NULL) {
             return -1;
         }
@@ -42,9 +41,8 @@ wait_begin(Claim *claim)
         claim->deadline = claim->began + (claim->timeout < LONGEST ? claim->timeout : LONGEST);
         if (claim->deadline < engine->core->alarm_at) {
             PyObject *when = PyFloat_FromDouble(claim->deadline);
-            result = when == NULL ? NULL
-                                  : PyObject_CallMethodOneArg(slow_path(engine), st->s_set_alarm,
-                                                              when);
+            result =
+                when == NULL ? NULL : PyObject_CallMethodOneArg(slow_path(engine), st->s_set_alarm, when);
             Py_XDECREF(when);
             if (result == NULL) {
                 return -1;
@@ -86,8 +84,8 @@ wait_interrupted(Claim *claim)
     wait_end(claim);
     acquire_end(claim);
     deadline_remove(claim);
-    PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine_of(claim)), claim->st->s_interrupted, claim,
-                                                  finalizing ? Py_True : Py_False, NULL);
+    PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine_of(claim)), claim->st->s_interrupted,
+                                                  claim, finalizing ? Py_True : Py_False, NULL);
     if (result == NULL) {
         Engine *engine = engine_of(claim);
         claim->over = engine->must_tidy = 1;

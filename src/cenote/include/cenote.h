@@ -108,8 +108,7 @@ typedef struct {
 
     /* Hear of events. Gives a subscription, to be kept until it is passed to unsubscribe or dropped;
      * dropping it does not unsubscribe. */
-    PyObject *(*subscribe)(PyObject *pool, Cenote_Listener listener, void *data,
-                           Cenote_Free free_data);
+    PyObject *(*subscribe)(PyObject *pool, Cenote_Listener listener, void *data, Cenote_Free free_data);
     int (*unsubscribe)(PyObject *subscription);
 
     /* The circuit breaker: CENOTE_ACTIVE, CENOTE_INACTIVE or CENOTE_RECOVERING. */
@@ -117,8 +116,7 @@ typedef struct {
     int (*set_state)(PyObject *pool, int state);
 
     /* A C strategy (copied), or NULL to remove the present one. */
-    int (*set_strategy)(PyObject *pool, const Cenote_Strategy *strategy, void *data,
-                        Cenote_Free free_data);
+    int (*set_strategy)(PyObject *pool, const Cenote_Strategy *strategy, void *data, Cenote_Free free_data);
 } Cenote_API;
 
 static const Cenote_API *cenote = NULL;
@@ -148,9 +146,8 @@ cenote_import(void)
             PyErr_Restore(type, error, traceback);
 #endif
             if (absent) {
-                PyErr_SetString(
-                    PyExc_ImportError,
-                    "this extension needs cenote, which is not installed: pip install cenote");
+                PyErr_SetString(PyExc_ImportError,
+                                "this extension needs cenote, which is not installed: pip install cenote");
             }
         }
         return -1;
