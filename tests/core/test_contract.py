@@ -6,8 +6,10 @@ import pytest
 
 import cenote
 from cenote._fast import contract
+from cenote.states import AcquireState
 from tests.support.clock import settle
 
+PAUSED, SLOW, OVER = AcquireState.PAUSED, AcquireState.SLOW, AcquireState.OVER
 native_only = pytest.mark.skipif(cenote.core != "native", reason="the pure core is in use")
 
 
@@ -75,6 +77,32 @@ async def test_a_subscriber_does_not_change_which_code_waits(make_pool, timeout)
         "acquired",
         "released",
     ]
+
+
+WATCHING = {
+    "nothing": {},
+    "hold_warning": {"hold_warning": 60.0},
+    "sync before_acquire": {"before_acquire": lambda resource: True},
+    "sync before_release": {"before_release": lambda resource: True},
+    "async destructor": {"destructor": lambda resource: asyncio.sleep(0)},
+    "strategy": {"strategy": cenote.ConsecutiveFailures(3)},
+}
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("subscribed", [False, True])
+@pytest.mark.parametrize("watching", WATCHING)
+async def test_watching_does_not_change_which_code_waits(make_pool, watching, subscribed, timeout):
+    pool = make_pool(object, max_size=1, **WATCHING[watching])
+    if subscribed:
+        pool.subscribe(lambda event: None)
+    async with pool.acquire():
+        acquire = pool.acquire(timeout=timeout)
+        task = asyncio.ensure_future(acquire)
+        await settle()
+        assert acquire.stage is (PAUSED if cenote.core == "native" else SLOW)
+    pool.release(await task)
+    assert acquire.stage is OVER
 
 
 async def take(pool, timeout):
