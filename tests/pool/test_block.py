@@ -402,7 +402,8 @@ async def test_a_closed_generator_leaves_alone_what_was_released_inside(make_poo
     pool.release(resource)
 
 
-async def test_a_waiter_that_is_closed_leaves_the_queue_at_once(make_pool):
+@pytest.mark.parametrize("granted", [False, True], ids=["waiting", "granted"])
+async def test_a_waiter_that_is_closed_makes_way_at_once(make_pool, granted):
     pool = make_pool(object, max_size=1)
     held = await pool.acquire()
     coroutine = body_of(pool, hang)
@@ -410,22 +411,12 @@ async def test_a_waiter_that_is_closed_leaves_the_queue_at_once(make_pool):
     behind = acquiring(pool)
     await settle()
     assert pool.waiting_count == 2
+    if granted:
+        pool.release(held)
     coroutine.close()
-    assert pool.waiting_count == 1
-    pool.release(held)
-    assert await behind is held
-    pool.release(held)
-
-
-async def test_a_waiter_closed_after_its_grant_passes_it_on(make_pool):
-    pool = make_pool(object, max_size=1)
-    held = await pool.acquire()
-    coroutine = body_of(pool, hang)
-    coroutine.send(None)
-    behind = acquiring(pool)
-    await settle()
-    pool.release(held)
-    coroutine.close()
+    if not granted:
+        assert pool.waiting_count == 1
+        pool.release(held)
     assert await behind is held
     pool.release(held)
 

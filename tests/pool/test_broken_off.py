@@ -14,7 +14,7 @@ from cenote.pool.hooks import Hooks, HookTask
 from cenote.pool.returns import Returns
 from cenote.pool.waiter import Waiter
 from tests.support.clock import advance, settle
-from tests.support.kit import Thing, acquiring, outcome
+from tests.support.kit import Thing, acquiring, outcome, queued
 
 pytestmark = [pytest.mark.own_loop, pytest.mark.untraced]  # no loop has a part in its steps
 
@@ -81,9 +81,7 @@ async def test_an_ordinary_failure_asks_for_no_tidying(make_pool, tidyings):
         return Thing()
 
     pool = make_pool(make, max_size=1, max_waiting=3)
-    held = await pool.acquire()
-    waiting = [acquiring(pool) for _ in range(3)]
-    await settle()
+    held, *waiting = await queued(pool, 3)
     for _ in range(5):
         with pytest.raises(cenote.AcquireTimeoutError):
             await pool.acquire(timeout=0)
@@ -117,9 +115,7 @@ async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings, monk
     """It was idle by then, and nothing was in hand any more."""
     interrupt = Break(monkeypatch, Returns, "expect")
     pool = cenote.Pool(Thing, max_size=1, max_idle=50.0)
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
     interrupt.armed = True
     with pytest.raises(Interrupt):
         pool.release(held)
@@ -212,9 +208,7 @@ async def test_a_hook_whose_answer_is_broken_off_keeps_nothing(monkeypatch, hook
 
     pool = cenote.Pool(Thing, max_size=1, **{hook: answer})
     with monkeypatch.context() as patch:
-        held = await pool.acquire()
-        waiter = acquiring(pool)
-        await settle()
+        held, waiter = await queued(pool)
         patch.setattr(place, where, breaks)
         back = asyncio.ensure_future(
             pool.discard(held) if hook == "destructor" else pool.release(held)

@@ -18,6 +18,7 @@ from tests.support.kit import (
     cancel,
     counts,
     outcome,
+    queued,
     styled,
 )
 
@@ -73,9 +74,7 @@ async def test_a_waiter_in_before_acquire_does_not_wait(make_pool, style):
     pool = make_pool(
         Thing, max_size=1, before_acquire=styled(style, lambda _: seen.append(counts(pool)))
     )
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     assert counts(pool) == (1, 0, 1, 1)
     pool.release(thing)
     await waiter
@@ -177,9 +176,7 @@ async def test_a_task_whose_own_creation_runs_counts_for_max_waiting(make_pool):
 
 async def test_a_task_already_handed_a_resource_does_not_wait(make_pool):
     pool = make_pool(Thing, max_size=1, max_waiting=1)
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     assert counts(pool) == (1, 0, 1, 1)
     pool.release(thing)
     assert counts(pool) == (1, 0, 1, 0)
@@ -191,9 +188,7 @@ async def test_a_task_already_handed_a_resource_does_not_wait(make_pool):
 
 async def test_a_task_with_a_creation_right_does_not_wait(make_pool):
     pool = make_pool(Thing, max_size=1)
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     pool.discard(thing)
     assert (counts(pool), work(pool)) == ((0, 0, 0, 0), (1, 0))
     pool.release(await waiter)
@@ -201,9 +196,7 @@ async def test_a_task_with_a_creation_right_does_not_wait(make_pool):
 
 async def test_a_waiter_that_leaves_no_longer_waits(make_pool):
     pool = make_pool(Thing, max_size=1)
-    thing = await pool.acquire()
-    waiters = [acquiring(pool) for _ in range(3)]
-    await settle()
+    thing, *waiters = await queued(pool, 3)
     await cancel(waiters[1])
     assert counts(pool) == (1, 0, 1, 2)
     await cancel(waiters[0])
@@ -444,9 +437,7 @@ async def test_a_cancellation_in_a_hook_is_counted(make_pool):
 
 async def test_a_hand_off_that_was_cancelled_is_not_acquired(make_pool):
     pool = make_pool(Thing, max_size=1)
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     pool.release(thing)
     await cancel(waiter)
     stats = pool.stats()
@@ -517,9 +508,7 @@ def test_repr_without_a_name():
 
 async def test_everything_can_be_read_from_another_thread(make_pool):
     pool = make_pool(Thing, max_size=1, name="db")
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
 
     def read():
         return counts(pool), pool.state, pool.closed, repr(pool), pool.holders()

@@ -16,6 +16,7 @@ from tests.support.kit import (
     acquiring,
     give_all,
     outcome,
+    queued,
     take_all,
 )
 
@@ -131,9 +132,7 @@ async def test_each_waiter_gets_an_error_when_the_service_dies(make_pool, kind, 
 async def test_a_drain_does_not_wait_for_a_failed_waiter(make_pool, kind):
     service = FakeService(f"{kind} ok")
     pool = make_pool(**service.hooks(), max_size=1)
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
     service.modes["factory"] = f"{kind} fails"
     await pool.discard(held)
     assert isinstance(await outcome(waiter), Broken)

@@ -12,6 +12,7 @@ from tests.support.kit import (
     FakeService,
     acquiring,
     outcome,
+    queued,
 )
 
 virtual_time = pytest.mark.virtual_time
@@ -33,9 +34,7 @@ leaving = pytest.mark.parametrize("leave", [cancelled, refused])
 async def test_a_granted_resource_is_idle_again_when_its_waiter_leaves(make_pool, leave):
     service = FakeService(destructor="sync ok")
     pool = make_pool(**service.hooks(), max_size=1)
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
     pool.release(held)
     leave(pool, waiter)
     assert await outcome(waiter) is not held
@@ -48,9 +47,7 @@ async def test_a_granted_resource_is_idle_again_when_its_waiter_leaves(make_pool
 
 async def test_a_granted_resource_passes_on_when_its_waiter_is_cancelled(make_pool):
     pool = make_pool(object, max_size=1)
-    held = await pool.acquire()
-    first, second = acquiring(pool), acquiring(pool)
-    await settle()
+    held, first, second = await queued(pool, 2)
     pool.release(held)
     first.cancel()
     assert await second is held
@@ -63,9 +60,7 @@ async def test_a_granted_resource_passes_on_when_its_waiter_is_cancelled(make_po
 async def test_a_creation_right_is_free_when_its_waiter_leaves(make_pool, leave):
     service = FakeService()
     pool = make_pool(**service.hooks(), max_size=1)
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
     pool.discard(held)
     leave(pool, waiter)
     assert await outcome(waiter) is not held
@@ -78,9 +73,7 @@ async def test_a_creation_right_is_free_when_its_waiter_leaves(make_pool, leave)
 async def test_a_creation_right_passes_on_when_its_waiter_is_cancelled(make_pool):
     service = FakeService()
     pool = make_pool(**service.hooks(), max_size=1)
-    held = await pool.acquire()
-    first, second = acquiring(pool), acquiring(pool)
-    await settle()
+    held, first, second = await queued(pool, 2)
     pool.discard(held)
     first.cancel()
     assert await second is service.made[1]
@@ -93,9 +86,7 @@ async def test_a_granted_resource_is_destroyed_by_close(
 ):
     service = FakeService(destructor="sync ok")
     pool = make_pool(**service.hooks(), max_size=1)
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
     pool.release(held)
     await pool.close()
     assert isinstance(await outcome(waiter), cenote.PoolClosedError)

@@ -14,6 +14,7 @@ from tests.support.kit import (
     acquiring,
     full,
     give_all,
+    queued,
     take_all,
 )
 
@@ -58,9 +59,7 @@ async def test_a_holder_that_acquires_again_goes_to_the_back(make_pool, factory)
 @both_factories
 async def test_a_newcomer_in_the_step_of_a_return_waits(make_pool, factory, give):
     pool = make_pool(**FakeService(factory).hooks(), max_size=1)
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
     getattr(pool, give)(held)
     newcomer = acquiring(pool)
     assert pool.try_acquire() is None
@@ -75,9 +74,7 @@ async def test_a_newcomer_in_the_step_of_a_return_waits(make_pool, factory, give
 
 async def test_a_released_resource_that_is_owed_counts_as_active(make_pool):
     pool = make_pool(object, max_size=1)
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
     assert pool.waiting_count == 1
     pool.release(held)
     assert (pool.active_count, pool.idle_count, pool.waiting_count) == (1, 0, 0)
@@ -127,9 +124,7 @@ async def test_a_waiter_may_leave_in_the_middle(make_pool, factory):
 async def test_a_rejected_waiter_makes_one_in_its_slot(make_pool, factory, kind):
     service = FakeService(factory, before_acquire=f"{kind} no", destructor="async ok")
     pool = make_pool(**service.hooks(), max_size=1)
-    held = await pool.acquire()
-    first, second = acquiring(pool), acquiring(pool)
-    await settle()
+    held, first, second = await queued(pool, 2)
     pool.release(held)
     newcomer = acquiring(pool)
     await settle()

@@ -8,10 +8,10 @@ from tests.support.kit import (
     Broken,
     FakeService,
     RecordingStrategy,
-    acquiring,
     filled,
     give_all,
     line,
+    queued,
     take_all,
 )
 
@@ -112,9 +112,7 @@ async def test_try_acquire_is_seen_as_held_by_the_calling_task(make_pool):
 
 async def test_try_acquire_leaves_room_that_waiters_are_owed(make_pool):
     pool = make_pool(object, max_size=1)
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
     pool.discard(held)
     assert pool.try_acquire() is None
     pool.release(await waiter)
@@ -123,9 +121,7 @@ async def test_try_acquire_leaves_room_that_waiters_are_owed(make_pool):
 async def test_try_acquire_in_a_subscriber_leaves_what_waiters_are_owed(make_pool):
     """Told of the destruction in the very step that frees the slot."""
     pool, stolen = make_pool(object, max_size=1), []
-    held = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    held, waiter = await queued(pool)
 
     def steal(event):
         if event.kind == "destroyed":

@@ -43,6 +43,11 @@ async def succeed(pool, times=1):
         await pool.release(await pool.acquire())
 
 
+async def passes(pool, seconds):
+    """Let time pass: a step between calls."""
+    await advance(seconds)
+
+
 def defaults(function):
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters}
@@ -221,91 +226,60 @@ async def test_a_cancelled_probe_does_not_stop_the_recovery(make_pool, make_stra
     assert pool.state is CircuitState.ACTIVE
 
 
-@pytest.mark.virtual_time
-async def test_failure_rate_needs_its_minimum_of_calls(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(minimum_calls=5))
-    await fail(pool, 4)
-    assert pool.state is CircuitState.ACTIVE
-    await fail(pool)
-    assert pool.state is CircuitState.INACTIVE
+ACTIVE, INACTIVE = CircuitState.ACTIVE, CircuitState.INACTIVE
+
+# The options of FailureRate, and the steps of a scenario: calls, time that passes, expected states.
+SCENARIOS = {
+    "the minimum of calls is needed": (
+        {"minimum_calls": 5},
+        [(fail, 4), ACTIVE, (fail, 1), INACTIVE],
+    ),
+    "successes are calls": (
+        {"minimum_calls": 4},
+        [(succeed, 2), (fail, 1), ACTIVE, (fail, 1), INACTIVE],
+    ),
+    "the threshold is reached": (
+        {"threshold": 0.75, "minimum_calls": 1},
+        [(succeed, 2), (fail, 5), ACTIVE, (fail, 1), INACTIVE],  # 5 of 7, 6 of 8
+    ),
+    "a success is judged as well": (
+        {"minimum_calls": 20},
+        [(fail, 15), (succeed, 4), ACTIVE, (succeed, 1), INACTIVE],  # 15 of 20
+    ),
+    "enough successes keep it closed": (
+        {"minimum_calls": 20},
+        [(fail, 9), (succeed, 20), ACTIVE],
+    ),
+    "calls outside of the window are forgotten": (
+        {"window": 60, "minimum_calls": 4},
+        [(fail, 3), (passes, 60), (fail, 3), ACTIVE],
+    ),
+    "calls in the window are remembered": (
+        {"window": 60, "minimum_calls": 4},
+        [(fail, 3), (passes, 55), (fail, 1), INACTIVE],
+    ),
+    "the window slides": (
+        {"window": 60, "minimum_calls": 5},
+        # After 65 s the first two are gone, the second two are not.
+        [(fail, 2), (passes, 40), (fail, 2), (passes, 25), (fail, 2), ACTIVE, (fail, 1), INACTIVE],
+    ),
+    "old successes do not hide new failures": (
+        {"window": 60, "minimum_calls": 4},
+        [(succeed, 1000), (passes, 60), (fail, 4), INACTIVE],
+    ),
+}
 
 
 @pytest.mark.virtual_time
-async def test_successes_are_calls_for_failure_rate(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(minimum_calls=4))
-    await succeed(pool, 2)
-    await fail(pool)
-    assert pool.state is CircuitState.ACTIVE
-    await fail(pool)
-    assert pool.state is CircuitState.INACTIVE
-
-
-@pytest.mark.virtual_time
-async def test_failure_rate_opens_only_at_its_threshold(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(threshold=0.75, minimum_calls=1))
-    await succeed(pool, 2)
-    await fail(pool, 5)  # 5 of 7
-    assert pool.state is CircuitState.ACTIVE
-    await fail(pool)  # 6 of 8
-    assert pool.state is CircuitState.INACTIVE
-
-
-@pytest.mark.virtual_time
-async def test_failure_rate_judges_after_a_success_as_well(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(minimum_calls=20))
-    await fail(pool, 15)
-    await succeed(pool, 4)
-    assert pool.state is CircuitState.ACTIVE
-    await succeed(pool)  # 15 of 20
-    assert pool.state is CircuitState.INACTIVE
-
-
-@pytest.mark.virtual_time
-async def test_failure_rate_stays_closed_after_enough_successes(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(minimum_calls=20))
-    await fail(pool, 9)
-    await succeed(pool, 20)
-    assert pool.state is CircuitState.ACTIVE
-
-
-@pytest.mark.virtual_time
-async def test_failure_rate_forgets_what_left_its_window(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(window=60, minimum_calls=4))
-    await fail(pool, 3)
-    await advance(60)
-    await fail(pool, 3)
-    assert pool.state is CircuitState.ACTIVE
-
-
-@pytest.mark.virtual_time
-async def test_failure_rate_remembers_what_is_in_its_window(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(window=60, minimum_calls=4))
-    await fail(pool, 3)
-    await advance(55)
-    await fail(pool)
-    assert pool.state is CircuitState.INACTIVE
-
-
-@pytest.mark.virtual_time
-async def test_the_window_of_failure_rate_slides(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(window=60, minimum_calls=5))
-    await fail(pool, 2)
-    await advance(40)
-    await fail(pool, 2)
-    await advance(25)  # the first two are gone, the second two are not
-    await fail(pool, 2)
-    assert pool.state is CircuitState.ACTIVE
-    await fail(pool)
-    assert pool.state is CircuitState.INACTIVE
-
-
-@pytest.mark.virtual_time
-async def test_old_successes_do_not_hide_new_failures(make_pool):
-    pool = make_pool(Thing, strategy=FailureRate(window=60, minimum_calls=4))
-    await succeed(pool, 1000)
-    await advance(60)
-    await fail(pool, 4)
-    assert pool.state is CircuitState.INACTIVE
+@pytest.mark.parametrize(("options", "steps"), SCENARIOS.values(), ids=SCENARIOS)
+async def test_failure_rate_judges_the_calls_in_its_window(make_pool, options, steps):
+    pool = make_pool(Thing, strategy=FailureRate(**options))
+    for step in steps:
+        if isinstance(step, CircuitState):
+            assert pool.state is step
+        else:
+            act, argument = step
+            await act(pool, argument)
 
 
 @pytest.mark.virtual_time

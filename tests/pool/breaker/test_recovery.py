@@ -19,6 +19,7 @@ from tests.support.kit import (
     acquiring,
     cancel,
     outcome,
+    queued,
     raising,
     styled,
 )
@@ -135,9 +136,7 @@ async def test_earlier_waiters_get_new_room_within_the_limit(make_pool, limit):
 
 async def test_an_earlier_waiter_that_leaves_makes_way(make_pool):
     pool = make_pool(Thing, max_size=1)
-    old = await pool.acquire()
-    first, second = acquiring(pool), acquiring(pool)
-    await settle()
+    old, first, second = await queued(pool, 2)
     pool.recover()
     await cancel(first)
     pool.release(old)
@@ -148,9 +147,7 @@ async def test_an_earlier_waiter_that_leaves_makes_way(make_pool):
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_newcomer_does_not_block_earlier_waiters(make_pool, style):
     pool = make_pool(styled(style, Thing), max_size=1)
-    old = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    old, waiter = await queued(pool)
     pool.recover()
     newcomer = Holding(pool)  # refused, or behind the other
     await settle()

@@ -21,6 +21,7 @@ from tests.support.kit import (
     acquiring,
     cancel,
     outcome,
+    queued,
     raising,
     styled,
 )
@@ -68,9 +69,7 @@ async def test_a_success_is_reported_between_hook_and_grant(make_pool, style):
         strategy=Watcher(),
         before_release=styled(style, lambda _: seen.append("asked")),
     )
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     await pool.release(thing)
     assert seen == ["asked", ("reported", 0, 1)]
     await pool.release(await waiter)
@@ -310,9 +309,7 @@ async def test_probes_report_success_and_failure(make_pool, give_back):
 async def test_a_served_earlier_waiter_is_a_probe_and_reports(make_pool):
     listener = RecordingStrategy()
     pool = make_pool(Thing, max_size=1, strategy=listener)
-    old = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    old, waiter = await queued(pool)
     pool.recover()
     pool.release(old)
     assert listener.reports == []
@@ -343,9 +340,7 @@ async def test_a_sync_factory_error_reaches_its_caller_despite_the_breaker(make_
     error = OSError("down")
     makers = iter([Thing, raising(error)])
     pool = make_pool(lambda: next(makers)(), max_size=1, strategy=Tripwire())
-    thing = await pool.acquire()
-    first, second = acquiring(pool), acquiring(pool)
-    await settle()
+    thing, first, second = await queued(pool, 2)
     pool.discard(thing)
     assert await outcome(first) is error
     assert isinstance(await outcome(second), ServiceUnavailableError)

@@ -19,6 +19,7 @@ from tests.support.kit import (
     Tripwire,
     acquiring,
     outcome,
+    queued,
     recorded,
     styled,
 )
@@ -122,9 +123,7 @@ async def test_min_size_is_not_restored_while_inactive(make_pool):
 
 async def test_deactivate_fails_everybody_in_the_queue(make_pool):
     pool = make_pool(Thing, max_size=1)
-    thing = await pool.acquire()
-    waiters = [acquiring(pool) for _ in range(3)]
-    await settle()
+    thing, *waiters = await queued(pool, 3)
     pool.deactivate()
     assert pool.waiting_count == 0
     await settle()
@@ -148,29 +147,18 @@ async def test_deactivate_fails_acquirers_but_keeps_their_creations(make_pool):
     assert (gate.entered, pool.idle_count) == (2, 2)
 
 
-async def test_deactivate_fails_those_already_handed_a_resource(make_pool):
+@pytest.mark.parametrize(
+    ("give", "kept"), [("release", 1), ("discard", 0)], ids=["resource", "creation right"]
+)
+async def test_deactivate_fails_waiters_that_were_granted_something(make_pool, give, kept):
     pool = make_pool(Thing, max_size=1)
-    thing = await pool.acquire()
-    handed, waiting = acquiring(pool), acquiring(pool)
-    await settle()
-    pool.release(thing)
+    thing, granted, waiting = await queued(pool, 2)
+    getattr(pool, give)(thing)
     pool.deactivate()
-    assert (pool.idle_count, pool.active_count) == (1, 0)
-    for waiter in (handed, waiting):
+    assert (pool.idle_count, pool.active_count) == (kept, 0)
+    for waiter in (granted, waiting):
         assert isinstance(await outcome(waiter), ServiceUnavailableError)
-
-
-async def test_deactivate_fails_those_already_handed_the_right_to_create(make_pool):
-    pool = make_pool(Thing, max_size=1)
-    thing = await pool.acquire()
-    handed, waiting = acquiring(pool), acquiring(pool)
-    await settle()
-    pool.discard(thing)
-    pool.deactivate()
-    for waiter in (handed, waiting):
-        assert isinstance(await outcome(waiter), ServiceUnavailableError)
-    assert pool.stats().created == 1
-    assert pool.stats().creating == 0
+    assert (pool.stats().created, pool.stats().creating) == (1, 0)
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -195,9 +183,7 @@ async def test_deactivate_fails_those_in_an_async_before_acquire(make_pool, queu
 
 async def test_a_before_acquire_that_deactivates_fails_its_waiter(make_pool):
     pool = make_pool(Thing, max_size=1, before_acquire=lambda _: pool.deactivate())
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     pool.release(thing)
     assert isinstance(await outcome(waiter), ServiceUnavailableError)
     assert (pool.active_count, pool.waiting_count) == (0, 0)
@@ -205,9 +191,7 @@ async def test_a_before_acquire_that_deactivates_fails_its_waiter(make_pool):
 
 async def test_a_failure_while_others_wait_deactivates_and_fails_them(make_pool):
     pool = make_pool(Thing, max_size=1, strategy=Tripwire())
-    thing = await pool.acquire()
-    waiters = [acquiring(pool) for _ in range(2)]
-    await settle()
+    thing, *waiters = await queued(pool, 2)
     pool.discard(thing, OSError("lost"))
     for waiter in waiters:
         assert isinstance(await outcome(waiter), ServiceUnavailableError)

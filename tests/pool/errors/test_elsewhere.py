@@ -7,11 +7,10 @@ import gc
 import pytest
 
 import cenote
-from tests.support.clock import settle
 from tests.support.kit import (
     Thing,
-    acquiring,
     outcome,
+    queued,
 )
 
 NAMES = [(None, "pool"), ("db", "pool 'db'")]
@@ -120,9 +119,7 @@ async def test_acquire_itself_does_nothing_in_another_thread(make_pool):
 
 async def test_the_pool_works_on_after_a_call_from_elsewhere(make_pool):
     pool = make_pool(Thing, max_size=1)
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     await outcome(asyncio.to_thread(pool.release, thing))
     assert not waiter.done()
     pool.release(thing)

@@ -20,6 +20,7 @@ from tests.support.kit import (
     Thing,
     acquiring,
     outcome,
+    queued,
     start,
     styled,
 )
@@ -79,9 +80,7 @@ async def test_a_closed_pool_refuses_by_name(make_pool, name, label):
 @named
 async def test_the_waiters_of_a_closed_pool_are_refused(make_pool, name, label):
     pool = make_pool(Thing, max_size=1, name=name)
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     await pool.close()
     error = await outcome(waiter)
     assert isinstance(error, PoolClosedError)

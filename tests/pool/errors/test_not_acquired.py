@@ -11,8 +11,8 @@ from tests.support.kit import (
     Gate,
     RecordingStrategy,
     Thing,
-    acquiring,
     obtain,
+    queued,
     recorded,
     started,
 )
@@ -83,9 +83,7 @@ async def test_an_idle_resource_is_not_out(make_pool):
 
 async def test_a_granted_resource_is_not_out_yet(make_pool):
     pool = make_pool(Thing, max_size=1)
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     pool.release(thing)
     with pytest.raises(NotAcquiredError):
         pool.release(thing)

@@ -17,6 +17,7 @@ from tests.support.kit import (
     cancel,
     kinds,
     outcome,
+    queued,
     raising,
     recorded,
     styled,
@@ -142,9 +143,7 @@ async def test_a_raising_subscriber_is_logged_and_harmless(make_pool, caplog):
     pool = make_pool(Thing, max_size=1, name="db")
     pool.subscribe(raising(ValueError("no")))
     others = recorded(pool)
-    thing = await pool.acquire()
-    waiter = acquiring(pool)
-    await settle()
+    thing, waiter = await queued(pool)
     pool.release(thing)
     pool.discard(await waiter)
     pool.deactivate()

@@ -13,6 +13,7 @@ from tests.support.kit import (
     RecordingStrategy,
     Thing,
     Things,
+    cancel,
     obtain,
     raising,
     recorded,
@@ -60,40 +61,25 @@ async def test_an_async_release_goes_on_if_nobody_awaits_it(make_pool):
     assert (pool.active_count, pool.idle_count) == (0, 1)
 
 
-async def test_an_async_release_goes_on_if_its_awaiter_is_cancelled(make_pool):
-    hook = Gate()
-    pool = make_pool(Thing, before_release=hook)
+@pytest.mark.parametrize(
+    ("verb", "hook"), [("release", "before_release"), ("discard", "destructor")]
+)
+async def test_an_async_hook_goes_on_if_its_awaiter_is_cancelled(make_pool, verb, hook):
+    gate = Gate()
+    pool = make_pool(Thing, **{hook: gate})
     thing = await pool.acquire()
 
     async def give_back():
-        await pool.release(thing)
+        await getattr(pool, verb)(thing)
 
     task = await started(give_back())
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not hook.calls[0].done()
-    hook.calls[0].set_result(True)
+    await cancel(task)
+    assert not gate.calls[0].done()
+    assert pool.stats().destroying == (verb == "discard")
+    gate.calls[0].set_result(True)
     await settle()
-    assert pool.idle_count == 1
-
-
-async def test_an_async_destructor_goes_on_if_its_awaiter_is_cancelled(make_pool):
-    destructor = Gate()
-    pool = make_pool(Thing, destructor=destructor)
-    thing = await pool.acquire()
-
-    async def throw_away():
-        await pool.discard(thing)
-
-    task = await started(throw_away())
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert pool.stats().destroying == 1
-    destructor.calls[0].set_result(None)
-    await settle()
-    assert pool.stats().destroying == 0
+    assert (pool.stats().destroying, pool.idle_count) == (0, verb == "release")
+    gate.open()
 
 
 UNDER_WAY = {

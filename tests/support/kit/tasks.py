@@ -48,6 +48,15 @@ def acquiring(pool: cenote.Pool[Any], name: str | None = None, **options: Any) -
     return start(obtain(pool, **options), name)
 
 
+async def queued(pool: cenote.Pool[Any], number: int = 1) -> tuple[Any, ...]:
+    """Acquire the only resource, and let so many tasks wait for it: the resource and the tasks."""
+    resource = await pool.acquire()
+    tasks = [acquiring(pool) for _ in range(number)]
+    await settle()
+    assert pool.waiting_count == number
+    return resource, *tasks
+
+
 async def hang() -> None:
     """Wait until it is cancelled."""
     await asyncio.get_running_loop().create_future()
