@@ -8,8 +8,9 @@ from urllib.parse import quote
 import pytest
 
 import cenote
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.servers import PASSWORD
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 

@@ -16,12 +16,12 @@ import pytest
 
 import cenote
 from tests.support.servers import DATABASE, PASSWORD, MySQLServer, environment
+from tests.support.waiting import WAIT
 
 pytest.importorskip("asyncmy")
 pytestmark = [pytest.mark.real_time("talks to servers"), pytest.mark.once]
 
 SECRET = "hunter2-secret"
-PATIENCE = 20.0  # seconds until something must have been sent
 
 # PROTOCOL_41, SSL, SECURE_CONNECTION, PLUGIN_AUTH, PLUGIN_AUTH_LENENC_CLIENT_DATA
 CAPABILITIES = 0x200 | 0x800 | 0x8000 | 0x80000 | 0x200000
@@ -43,7 +43,7 @@ class FakeServer:
 
     def _serve(self) -> None:
         self._socket, _ = self._listener.accept()
-        self._socket.settimeout(PATIENCE)
+        self._socket.settimeout(WAIT)
         try:
             self._greet()
             answer = self.read()
@@ -86,7 +86,7 @@ class FakeServer:
 
     def join(self) -> None:
         """Wait until the client has hung up."""
-        self._thread.join(PATIENCE)
+        self._thread.join(WAIT)
         assert not self._thread.is_alive()
         self._listener.close()
 

@@ -10,6 +10,7 @@ import pytest
 
 import cenote
 from tests.support.backends import Backend
+from tests.support.waiting import WAIT
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
@@ -179,7 +180,7 @@ async def test_a_block_that_is_closed_in_mid_call(mysql: Backend) -> None:
             sleeping = (
                 "select count(*) from information_schema.processlist where info like 'do sleep%'"
             )
-            async with asyncio.timeout(30), mysql.database() as other:
+            async with asyncio.timeout(WAIT), mysql.database() as other:
                 while not await other.fetch_val(sleeping):
                     pass
             coroutine.close()

@@ -14,12 +14,11 @@ import pytest
 
 from cenote.drivers.sqlite import ConnectionClosedError, connect
 from cenote.drivers.sqlite.worker import Worker
-from tests.support.backends import eventually
 from tests.support.kit import outcome
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = [pytest.mark.real_time("a thread does the work"), pytest.mark.driver]
 
-WAIT = 30.0  # seconds
 ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
 
 

@@ -8,12 +8,8 @@ import pytest
 
 import cenote
 from tests.support.kit import Thing
-from tests.support.viewer import (
-    HTML,
-    TOKEN,
-    ask,
-    until,
-)
+from tests.support.viewer import HTML, TOKEN, ask, until
+from tests.support.waiting import WAIT
 
 app = cenote.dashboard.app
 
@@ -126,7 +122,7 @@ async def test_a_unix_socket_is_closed(tmp_path):
     await until(lambda: running.started)
     try:
         transport = httpx.AsyncHTTPTransport(uds=path)
-        async with httpx.AsyncClient(transport=transport, timeout=30) as client:
+        async with httpx.AsyncClient(transport=transport, timeout=WAIT) as client:
             answer = await client.get("http://localhost/closed/")
             assert answer.status_code == 403
             assert "Unix socket" in answer.json()["error"]
@@ -153,7 +149,7 @@ async def test_an_address_of_the_network_is_closed():
         task = asyncio.create_task(running._serve([listening]))
         await until(lambda: running.started)
         try:
-            async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            async with httpx.AsyncClient(trust_env=False, timeout=WAIT) as client:
                 url = f"http://{address}:{port}/pools/"
                 assert (await client.get(url)).status_code == 403
                 assert (await client.get(f"{url}events")).status_code == 403
@@ -178,7 +174,7 @@ async def test_the_server_asks_for_the_token(make_pool):
     make_pool(Thing, name="p")
     async with (
         await cenote.serve_dashboard(port=0, token=TOKEN) as served,
-        httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=30) as client,
+        httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=WAIT) as client,
     ):
         head = await client.head("/")
         assert (head.status_code, head.content) == (401, b"")

@@ -19,6 +19,7 @@ from cenote.extras.dashboard.head import LONGEST_HEAD, BadRequest, parse
 from tests.support.clock import settle
 from tests.support.kit import Thing
 from tests.support.viewer import TOKEN, Viewer, ask, order, press, scope, until, watching
+from tests.support.waiting import WAIT
 
 # -- the buttons ---------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ async def raw(port, request, *, eof=False):
         writer.write(request)
         if eof:
             writer.write_eof()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT):
             return await reader.read()
     finally:
         writer.close()
@@ -283,7 +284,7 @@ async def test_a_head_in_parts_is_put_together(size):
 )
 @pytest.mark.parametrize("eof", [True, False])
 async def test_half_a_request_ends_in_time(half, status, eof, monkeypatch):
-    monkeypatch.setattr(server, "READ_TIMEOUT", 0.2)
+    monkeypatch.setattr(server, "READ_TIMEOUT", 1.0)
     async with await cenote.serve_dashboard(port=0) as served:
         try:
             answer = await raw(served.port, half, eof=eof)
@@ -299,11 +300,11 @@ async def test_half_a_request_ends_in_time(half, status, eof, monkeypatch):
 @sockets
 async def test_a_slow_head_has_one_deadline(monkeypatch):
     """However many small parts it is sent in."""
-    monkeypatch.setattr(server, "READ_TIMEOUT", 0.3)
+    monkeypatch.setattr(server, "READ_TIMEOUT", 1.0)
     async with await cenote.serve_dashboard(port=0) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         answer = asyncio.create_task(reader.read())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT):
             while not answer.done():
                 writer.write(b"X")
                 await asyncio.wait([answer], timeout=0.02)
@@ -374,7 +375,7 @@ async def test_a_stream_over_a_socket_has_events(make_pool):
 
 @sockets
 async def test_a_browser_that_does_not_read_is_cut_off(make_pool, monkeypatch):
-    monkeypatch.setattr(server, "SEND_TIMEOUT", 0.3)
+    monkeypatch.setattr(server, "SEND_TIMEOUT", 1.0)
     transports = []
 
     class Noted(server.Connection):
@@ -511,7 +512,7 @@ async def test_an_open_page_does_not_hold_up_uvicorn(make_pool, caplog, monkeypa
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(STREAM)
         await reader.readuntil(b'"name":"p"')
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT):
             await stop()
         assert (await reader.read()).endswith(b"event: again\ndata:\n\n\r\n0\r\n\r\n")
         writer.close()

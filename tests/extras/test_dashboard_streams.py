@@ -9,13 +9,7 @@ from cenote.extras.dashboard import asgi
 from cenote.extras.dashboard import collector as collecting
 from tests.support.clock import advance, settle
 from tests.support.kit import Thing
-from tests.support.viewer import (
-    AGAIN,
-    Viewer,
-    scope,
-    use_virtual_clocks,
-    watching,
-)
+from tests.support.viewer import AGAIN, Viewer, scope, until, use_virtual_clocks, watching
 
 app = cenote.dashboard.app
 
@@ -35,6 +29,7 @@ async def test_pools_are_observed_only_while_watched(make_pool):
     assert pool._engine.subscribers == ()
 
 
+@pytest.mark.virtual_time
 async def test_the_rounds_stop_when_the_last_viewer_leaves(make_pool, monkeypatch):
     make_pool(Thing)
     rounds = []
@@ -43,8 +38,7 @@ async def test_the_rounds_stop_when_the_last_viewer_leaves(make_pool, monkeypatc
         collecting.Collector, "_round", lambda self: (rounds.append(1), original(self))
     )
     async with watching(app()):
-        await asyncio.sleep(1)
-        assert len(rounds) > 2
+        await until(lambda: len(rounds) > 2)
     seen = len(rounds)
     await asyncio.sleep(5)
     assert len(rounds) == seen

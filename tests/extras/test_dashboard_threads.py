@@ -9,13 +9,8 @@ import cenote
 from cenote.extras.dashboard import asgi
 from cenote.extras.dashboard import collector as collecting
 from tests.support.kit import Thing
-from tests.support.viewer import (
-    ACTIVE,
-    TOKEN,
-    press,
-    until,
-    watching,
-)
+from tests.support.viewer import ACTIVE, TOKEN, press, until, watching
+from tests.support.waiting import WAIT
 
 app = cenote.dashboard.app
 
@@ -35,7 +30,7 @@ class Elsewhere:
         self.loop.close()
 
     def run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT)
 
 
 @pytest.mark.real_time("another thread has a loop of its own")

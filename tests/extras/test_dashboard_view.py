@@ -20,6 +20,7 @@ from tests.support.viewer import (
     DESTROYING,
     HOOK,
     IDLE,
+    until,
     use_virtual_clocks,
     watching,
 )
@@ -140,7 +141,7 @@ async def test_the_breaker_and_its_history(make_pool):
         assert breaker["strategy"] == "ConsecutiveFailures"
         assert [change[1] for change in breaker["changes"]] == ["INACTIVE"]
         pool.activate()
-        await asyncio.sleep(0.3)
+        await until(lambda: len(viewer.details["breaker"]["changes"]) == 2)
         changes = viewer.details["breaker"]["changes"]
         assert [change[1] for change in changes] == ["INACTIVE", "ACTIVE"]
         assert viewer.pool("p")["state"] == "ACTIVE"
@@ -184,13 +185,11 @@ async def test_a_pool_is_not_kept_alive():
     async with watching(app()) as viewer:
         pool = cenote.Pool(Thing, name="short")
         alive = weakref.ref(pool)
-        await asyncio.sleep(0.6)
-        assert len(viewer.ids) == 1
+        await until(lambda: len(viewer.ids) == 1)
         del pool
         gc.collect()
         assert alive() is None
-        await asyncio.sleep(0.6)
-        assert viewer.ids == []
+        await until(lambda: viewer.ids == [])
 
 
 @pytest.mark.parametrize(
@@ -225,7 +224,7 @@ async def test_no_credentials_are_sent(make_pool):
     async with watching(app()) as viewer:
         with pytest.raises(OSError, match="geheim"):
             await pool.acquire()
-        await asyncio.sleep(0.3)
+        await until(lambda: viewer.details["breaker"]["failure"])
         assert viewer.details["breaker"]["failure"].startswith("OSError: cannot reach")
         assert "geheim" not in json.dumps(viewer.messages)
 

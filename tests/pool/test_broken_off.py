@@ -15,6 +15,7 @@ from cenote.pool.returns import Returns
 from cenote.pool.waiter import Waiter
 from tests.support.clock import advance, settle
 from tests.support.kit import Thing, acquiring, outcome, queued
+from tests.support.waiting import WAIT
 
 pytestmark = [pytest.mark.own_loop, pytest.mark.untraced]  # no loop has a part in its steps
 
@@ -119,7 +120,7 @@ async def test_a_release_that_is_broken_off_wakes_the_next_waiter(tidyings, monk
     interrupt.armed = True
     with pytest.raises(Interrupt):
         pool.release(held)
-    assert await asyncio.wait_for(waiter, 5) is held
+    assert await asyncio.wait_for(waiter, WAIT) is held
     assert len(tidyings) == 1
     await pool.release(held)
     whole(pool)
@@ -139,7 +140,7 @@ async def test_a_broken_off_cancellation_passes_its_grant_on(monkeypatch):
     interrupt.armed = True
     with pytest.raises(Interrupt):
         first.throw(asyncio.CancelledError())
-    await pool.release(await asyncio.wait_for(second, 5))
+    await pool.release(await asyncio.wait_for(second, WAIT))
     await settle()
     whole(pool)
     await pool.close()
@@ -213,14 +214,14 @@ async def test_a_hook_whose_answer_is_broken_off_keeps_nothing(monkeypatch, hook
         back = asyncio.ensure_future(
             pool.discard(held) if hook == "destructor" else pool.release(held)
         )
-        thing = await asyncio.wait_for(waiter, 5)
-        await outcome(asyncio.wait_for(back, 5))
+        thing = await asyncio.wait_for(waiter, WAIT)
+        await outcome(asyncio.wait_for(back, WAIT))
         assert back.done()
         await pool.release(thing)
         await settle()
     assert broken
     whole(pool)
-    await asyncio.wait_for(pool.close(), 5)
+    await asyncio.wait_for(pool.close(), WAIT)
     assert pool.count == 0
     assert all(isinstance(error, Interrupt) for error in reported)
 
@@ -246,7 +247,7 @@ async def test_an_inspection_whose_answer_is_lost_is_made_again(monkeypatch, whe
     await pool.release(first)
     with monkeypatch.context() as patch:
         patch.setattr(Waiter, where, breaks)
-        second = await asyncio.wait_for(pool.acquire(), 5)
+        second = await asyncio.wait_for(pool.acquire(), WAIT)
     assert broken
     assert gone == [first]
     await pool.release(second)
@@ -368,10 +369,10 @@ async def sweep(factory, options):
         for task in tasks:
             task.cancelled() or task.exception()
         await settle()
-        await asyncio.wait_for(hold(pool), 5)
+        await asyncio.wait_for(hold(pool), WAIT)
         await settle()
         whole(pool)
-        await asyncio.wait_for(pool.close(), 5)
+        await asyncio.wait_for(pool.close(), WAIT)
         assert pool._engine.core.total == 0
         if len(calls) < number:
             break
@@ -405,7 +406,7 @@ def test_an_operation_put_off_does_not_keep_an_exit(ending):
         thing = await pool.acquire()
         pools.append(pool)
         back.append(pool._engine.step(pool.release, thing))
-        await asyncio.wait_for(asyncio.Event().wait(), 20)
+        await asyncio.wait_for(asyncio.Event().wait(), WAIT)
 
     pools, back = [], []
     loop = asyncio.new_event_loop()

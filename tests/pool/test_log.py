@@ -10,6 +10,7 @@ import pytest
 import cenote
 from tests.support.clock import advance, settle
 from tests.support.kit import STYLES, Holding, Thing, Tripwire, acquiring, outcome, styled
+from tests.support.waiting import WAIT
 
 from cenote.extras.logging import KINDS, attach  # isort: skip
 from cenote.log import log  # isort: skip
@@ -83,7 +84,7 @@ def fail(*_):
 async def nothing_is_lost(pool):
     """All slots are free: so many resources as there may be can be acquired at once."""
     await settle()
-    taken = [await asyncio.wait_for(pool.acquire(), 1) for _ in range(pool.max_size)]
+    taken = [await asyncio.wait_for(pool.acquire(), WAIT) for _ in range(pool.max_size)]
     assert pool.active_count == pool.max_size
     for resource in taken:
         await outcome(pool.release(resource))

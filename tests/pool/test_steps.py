@@ -16,6 +16,7 @@ import pytest
 import cenote
 from tests.support.clock import advance, settle
 from tests.support.kit import Thing, acquiring, outcome
+from tests.support.waiting import WAIT
 
 pytestmark = [pytest.mark.own_loop, pytest.mark.untraced]
 
@@ -409,7 +410,7 @@ async def test_a_close_after_an_interrupted_close_works():
             interrupting(close, number)
         except (Interrupt, BaseExceptionGroup):
             await settle()
-            await asyncio.wait_for(pool.close(), 5)
+            await asyncio.wait_for(pool.close(), WAIT)
             whole(pool)
             assert pool.closed
         else:

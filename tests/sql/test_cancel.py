@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import (
     FACTOR,
     RAW,
@@ -22,6 +22,7 @@ from tests.support.faults import (
     watching,
     with_server,
 )
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.real_time("talks to real servers"),

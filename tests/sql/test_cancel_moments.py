@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import (
     MANY_ROWS,
     RAW,
@@ -22,8 +22,10 @@ from tests.support.faults import (
     with_postgresql,
     with_server,
 )
+from tests.support.held import Gate, within
 from tests.support.proxy import Proxy
-from tests.support.wire import through
+from tests.support.waiting import eventually, timeout_at
+from tests.support.wire import reply_is_held, through
 
 pytestmark = [
     pytest.mark.real_time("talks to real servers"),
@@ -35,13 +37,13 @@ pytestmark = [
 
 async def cancel_when_sent(proxy: Proxy, task: "asyncio.Task[Any]") -> None:
     """In the middle of a round trip: the request was sent, the reply is on its way."""
-    sent = proxy.client_chunks
-    proxy.delay(0.3)
+    proxy.hold_replies(True)
     try:
-        await asyncio.to_thread(proxy.wait_for, lambda counts: counts.client_chunks > sent)
-        await let_be_cancelled(task)
+        await reply_is_held(proxy)
+        task.cancel()
     finally:
-        proxy.delay(0)
+        proxy.hold_replies(False)
+    assert isinstance(await within(task), asyncio.CancelledError)
 
 
 @with_server
@@ -100,9 +102,11 @@ async def test_a_cancelled_begin_opens_no_transaction(
 
         async def swallowed() -> None:
             """The task goes on, and is in no transaction."""
+            proxy.hold_replies(True)
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
+                async with timeout_at(lambda: reply_is_held(proxy)):
                     await work()
+            proxy.hold_replies(False)
             assert not db.in_transaction
             assert db.pin_reason is None
             assert await db.fetch_val("select 2") == 2
@@ -110,12 +114,7 @@ async def test_a_cancelled_begin_opens_no_transaction(
         await cancel_when_sent(proxy, asyncio.create_task(work()))
         assert db.pool.active_count == 0
         await db.fetch_val("select 1")
-        proxy.delay(0.3)
-        task = asyncio.create_task(swallowed())
-        await eventually(lambda: db.pool.active_count == 1)
-        await eventually(lambda: db.pool.active_count == 0)
-        proxy.delay(0)
-        await task
+        await asyncio.create_task(swallowed())
         await no_slot_is_lost(db)
 
 
@@ -192,12 +191,12 @@ async def test_cancelled_during_a_savepoint(backend: Backend, proxy: Proxy) -> N
                 async with db.transaction():
                     await db.execute(f"insert into {table} values (1, 'a')")
                     with pytest.raises(TimeoutError):
-                        async with asyncio.timeout(0.1):
+                        async with timeout_at(lambda: reply_is_held(proxy)):
                             if moment == "begin":
-                                proxy.delay(0.3)
+                                proxy.hold_replies(True)
                             async with db.transaction():
-                                proxy.delay(0.3)
-                    proxy.delay(0)
+                                proxy.hold_replies(True)
+                    proxy.hold_replies(False)
                     with pytest.raises(cenote.TransactionLostError):
                         await db.execute(f"insert into {table} values (2, 'a')")
             assert await watcher.rows(table) == []
@@ -213,22 +212,23 @@ async def test_a_cancelled_reset_still_cleans_the_connection(
     touch, query = backend.touches[0]
     async with through(backend, proxy, max_size=1) as db:
         before = await db.fetch_val(query)
-        go = asyncio.Event()
+        ready, go = asyncio.Event(), asyncio.Event()
 
         async def work() -> None:
             if how == "leaving connection()":
                 async with db.connection() as raw:
                     await RAW[backend.name](raw, touch)
+                    ready.set()
                     await go.wait()
                 return
             await db.execute(touch)
+            ready.set()
             await go.wait()
             if how == "release":
                 await db.release()
 
         task = asyncio.create_task(work())
-        await eventually(lambda: db.pool.active_count == 1)
-        assert await outcome(asyncio.wait_for(asyncio.shield(task), 0.05)) is not None
+        await ready.wait()
         if how == "end of the task":
             await let_be_cancelled(task)  # in go.wait(): the rest is the supervisor's
         else:
@@ -324,7 +324,7 @@ async def test_cancelled_in_a_series(backend: Backend, inside: bool) -> None:
         assert await db.fetch_val("select 5") == 5
         await watcher.until_stopped(nonce)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
+            async with timeout_at(lambda: watcher.until_running(nonce)):
                 await work()
         await no_slot_is_lost(db)
 
@@ -332,21 +332,19 @@ async def test_cancelled_in_a_series(backend: Backend, inside: bool) -> None:
 @with_server
 async def test_cancelled_while_another_uses_the_same_transaction(backend: Backend) -> None:
     """Whoever is cancelled while it waits for its turn disturbs nobody."""
-    async with (
-        watching(backend) as watcher,
-        backend.database(max_size=1) as db,
-        backend.table(watcher.db) as table,
-    ):
+    gate = Gate(backend)
+    async with watching(backend) as watcher, gate.database(max_size=1) as (db, table):
         async with db.transaction() as tx:
-            busy, nonce = marked(backend.slow.replace("30", "0.3"))
-            first = asyncio.create_task(tx.fetch_all(busy))
+            busy, nonce = marked(gate.sql)
+            first = asyncio.create_task(tx.execute(busy))
             await watcher.until_running(nonce)
-            second = asyncio.create_task(tx.execute(f"insert into {table} values (1, 'a')"))
+            second = asyncio.create_task(tx.execute(f"insert into {table} values (2, 'a')"))
             await asyncio.sleep(0)
             await let_be_cancelled(second)
-            assert len(await first) == 1
-            await tx.execute(f"insert into {table} values (2, 'a')")
-        assert await watcher.rows(table) == [2]
+            gate.open()
+            assert await within(first) == 1
+            await tx.execute(f"insert into {table} values (3, 'a')")
+        assert await watcher.rows(table) == [1, 3]
         await no_slot_is_lost(db)
 
 

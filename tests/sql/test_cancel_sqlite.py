@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from cenote.drivers.sqlite import statements
-from tests.support.backends import WAIT, Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import (
     let_be_cancelled,
     no_slot_is_lost,
     with_sqlite,
 )
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = [
     pytest.mark.real_time("talks to real servers"),

@@ -16,6 +16,7 @@ from cenote import TransactionScopeWarning
 from tests.support.backends import Backend
 from tests.support.faults import uses
 from tests.support.held import loop_database_of
+from tests.support.waiting import WAIT
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
@@ -105,13 +106,13 @@ async def test_each_use_warns_once_in_each_child(backend: Backend) -> None:
 
         async def child(use: Callable[[], Awaitable[Any]]) -> None:
             await use()
-            await asyncio.wait_for(use(), 20)
+            await asyncio.wait_for(use(), WAIT)
             await db.fetch_val("select 2")
 
         async def patient(use: Callable[[], Awaitable[Any]]) -> None:
-            await asyncio.wait_for(use(), 20)
+            await asyncio.wait_for(use(), WAIT)
             await use()
-            await asyncio.wait_for(use(), 20)
+            await asyncio.wait_for(use(), WAIT)
 
         for name, use in uses(db).items():
             async with db.transaction(read_only=True):

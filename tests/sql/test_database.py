@@ -8,6 +8,7 @@ import pytest
 import cenote
 from cenote.sql.streams import is_wide
 from tests.support.backends import Backend
+from tests.support.waiting import WAIT
 
 pytestmark = pytest.mark.real_time("talks to real servers")
 
@@ -410,7 +411,7 @@ async def test_observers_hear_of_the_wait_too(backend: Backend) -> None:
             ("INSERT", insert): lambda: db.execute_many(insert, [[1], [2]]),
             ("BEGIN", "BEGIN"): lambda: db.transaction().__aenter__(),
         }
-        async with db.pool.acquire(timeout=20):
+        async with db.pool.acquire(timeout=WAIT):
             for (operation, text), use in uses.items():
                 heard.clear()
                 with pytest.raises(cenote.AcquireTimeoutError):

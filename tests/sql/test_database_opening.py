@@ -11,9 +11,10 @@ import pytest
 
 import cenote
 from cenote.extras.asgi import lifespan
-from tests.support.backends import Backend, check_branch, eventually
+from tests.support.backends import Backend, check_branch
 from tests.support.held import loop_database_of
 from tests.support.servers import PASSWORD
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.backends import WAIT, Backend, check_branch, eventually
+from tests.support.backends import Backend, check_branch
 from tests.support.held import loop_database_of, session_number, sessions_end
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 

@@ -17,6 +17,7 @@ import pytest
 import cenote
 from tests.support.backends import Backend
 from tests.support.kit import start
+from tests.support.waiting import WAIT
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
@@ -163,7 +164,7 @@ async def test_what_people_do_with_asyncpg(backend: Backend) -> None:
         assert await c.fetchval("""select '[1]'::json""") == 3
         await c.add_listener("news", lambda connection, *_: heard.put_nowait(connection))
         await c.execute("notify news")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT):
             assert await heard.get() == c
         assert c.get_server_version().major > 9
         assert not c.is_closed()
@@ -226,7 +227,7 @@ async def test_what_people_do_with_psycopg(backend: Backend) -> None:
         await c.execute("listen news")
         await c.execute("notify news, 'hello'")
         await c.commit()
-        async for note in c.notifies(timeout=20, stop_after=1):
+        async for note in c.notifies(timeout=WAIT, stop_after=1):
             assert note.payload == "hello"
 
 

@@ -13,8 +13,9 @@ import pytest
 
 import cenote
 from cenote import TransactionClosedError
-from tests.support.backends import WAIT, Backend, eventually
+from tests.support.backends import Backend
 from tests.support.held import ids, is_quiet, within
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = [
     pytest.mark.real_time("talks to real servers"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import (
     MANY_ROWS,
     RAW,
@@ -24,6 +24,7 @@ from tests.support.faults import (
 from tests.support.held import connections_of
 from tests.support.kit import RecordingStrategy
 from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 from tests.support.wire import through
 
 pytestmark = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import (
     drivers_error,
     every_statement_is_refused,
@@ -19,6 +19,7 @@ from tests.support.faults import (
 )
 from tests.support.proxy import Proxy
 from tests.support.setting import Setting, setting
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 

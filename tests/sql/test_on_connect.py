@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.held import GREETINGS, greeting, in_task, settled
 from tests.support.kit import outcome
 from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 

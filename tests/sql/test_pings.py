@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import with_server, with_sqlite
 from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 from tests.support.wire import on_the_wire
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]

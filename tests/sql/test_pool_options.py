@@ -7,8 +7,9 @@ import pytest
 
 import cenote
 from cenote import observe
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.held import session_number, sessions_end
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 

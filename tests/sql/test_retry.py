@@ -12,8 +12,9 @@ import pytest
 import cenote
 from cenote.sql import per_loop
 from cenote.sql.driver import DriverConnection
-from tests.support.backends import WAIT, Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import no_slot_is_lost, outcome, with_server, with_sqlite
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 

@@ -8,6 +8,7 @@ import pytest
 
 import cenote
 from tests.support.backends import Backend
+from tests.support.waiting import WAIT
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
@@ -93,5 +94,5 @@ async def test_start_fetches_the_first_rows(backend: Backend) -> None:
         assert [row async for row in empty] == []
         with pytest.raises(Exception, match="nosuch"):
             await db.iterate("select * from nosuch").start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT):
             assert await db.fetch_val("select 1") == 1

@@ -8,7 +8,7 @@ import pytest
 
 import cenote
 from tests.support import backends
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import (
     all_at_once,
     drivers_error,
@@ -22,6 +22,7 @@ from tests.support.faults import (
     with_postgresql,
 )
 from tests.support.servers import MariaDBServer, PostgresServer
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.real_time("talks to real servers"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import (
     no_slot_is_lost,
     outcome,
@@ -15,6 +15,7 @@ from tests.support.faults import (
     with_sqlite,
 )
 from tests.support.held import in_task, session_number
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 

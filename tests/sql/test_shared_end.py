@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from cenote import TransactionClosedError
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import MANY_ROWS, outcome
 from tests.support.held import Gate, ids, is_quiet, within
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.real_time("talks to real servers"),

@@ -10,8 +10,9 @@ import pytest
 
 import cenote
 from cenote import TransactionClosedError
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.held import ENDINGS, Gate, leave, loop_database_of
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 

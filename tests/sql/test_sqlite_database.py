@@ -14,9 +14,10 @@ import pytest
 
 import cenote
 import cenote.drivers
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import with_server
 from tests.support.kit import outcome
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 SQLITE = "sqlite:///:memory:"
@@ -214,7 +215,7 @@ async def test_sqlite_that_is_slow_to_open_is_closed(tmp_path: Path) -> None:
     class Slow(sqlite3.Connection):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             opened.set()
-            go.wait(20)
+            go.wait(WAIT)
             super().__init__(*arguments, **options)
 
         def close(self) -> None:

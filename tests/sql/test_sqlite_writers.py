@@ -5,8 +5,9 @@ import sqlite3
 
 import pytest
 
-from tests.support.backends import WAIT, Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import no_slot_is_lost, outcome, with_sqlite
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 

@@ -12,8 +12,9 @@ import pytest
 
 import cenote
 from cenote import TransactionClosedError, TransactionScopeWarning
-from tests.support.backends import WAIT, Backend, eventually
+from tests.support.backends import Backend
 from tests.support.held import ENDINGS, leave, loop_database_of
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 
@@ -302,8 +303,8 @@ async def test_wait_for_stays_inside(backend: Backend) -> None:
         insert, count = f"insert into {table} values (?, 'a')", f"select count(*) from {table}"
 
         async def nested() -> None:
-            await asyncio.wait_for(db.execute(insert, [3]), 20)
-            await asyncio.wait_for(asyncio.wait_for(db.execute(insert, [4]), 20), 20)
+            await asyncio.wait_for(db.execute(insert, [3]), WAIT)
+            await asyncio.wait_for(asyncio.wait_for(db.execute(insert, [4]), WAIT), WAIT)
 
         async def stream() -> list[int]:
             return [row[0] async for row in db.iterate(f"select id from {table} order by id")]
@@ -311,11 +312,11 @@ async def test_wait_for_stays_inside(backend: Backend) -> None:
         async with db.transaction() as tx:
             connection = db.bound_connection
             await db.execute(insert, [1])
-            assert await asyncio.wait_for(db.execute(insert, [2]), 20) == 1
-            await asyncio.wait_for(nested(), 20)
-            await asyncio.wait_for(db.execute_many(insert, [[5], [6]]), 20)
-            assert await asyncio.wait_for(tx.fetch_val(count), 20) == 6
-            assert await asyncio.wait_for(stream(), 20) == [1, 2, 3, 4, 5, 6]
+            assert await asyncio.wait_for(db.execute(insert, [2]), WAIT) == 1
+            await asyncio.wait_for(nested(), WAIT)
+            await asyncio.wait_for(db.execute_many(insert, [[5], [6]]), WAIT)
+            assert await asyncio.wait_for(tx.fetch_val(count), WAIT) == 6
+            assert await asyncio.wait_for(stream(), WAIT) == [1, 2, 3, 4, 5, 6]
             assert db.bound_connection is connection
             assert db.pool.active_count == 1
         assert await db.fetch_val(count) == 6
@@ -325,12 +326,12 @@ async def test_wait_for_stays_inside(backend: Backend) -> None:
 async def test_wait_for_begin_and_for_whole_blocks(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         insert, count = f"insert into {table} values (?, 'a')", f"select count(*) from {table}"
-        await asyncio.wait_for(db.begin(), 20)
+        await asyncio.wait_for(db.begin(), WAIT)
         assert db.in_transaction
         await db.execute(insert, [1])
         with pytest.warns(TransactionScopeWarning):
             assert await asyncio.create_task(db.fetch_val(count)) == 0
-        await asyncio.wait_for(db.commit(), 20)
+        await asyncio.wait_for(db.commit(), WAIT)
         assert not db.in_transaction
         assert await asyncio.create_task(db.fetch_val(count)) == 1
         assert db.pool.active_count == 0
@@ -338,17 +339,17 @@ async def test_wait_for_begin_and_for_whole_blocks(backend: Backend) -> None:
         async def block(first: int) -> None:
             async with db.transaction():
                 await db.execute(insert, [first])
-                await asyncio.wait_for(db.execute(insert, [first + 1]), 20)
+                await asyncio.wait_for(db.execute(insert, [first + 1]), WAIT)
 
-        await asyncio.wait_for(block(10), 20)
+        await asyncio.wait_for(block(10), WAIT)
         assert await db.fetch_val(count) == 3
         async with db.transaction():
-            await asyncio.wait_for(block(20), 20)  # a savepoint
+            await asyncio.wait_for(block(20), WAIT)  # a savepoint
             await db.rollback()
         assert await db.fetch_val(count) == 3
-        statement = await asyncio.wait_for(db.prepare(count), 20)
-        assert await asyncio.wait_for(statement.fetch_val(), 20) == 3
-        await asyncio.wait_for(statement.close(), 20)
+        statement = await asyncio.wait_for(db.prepare(count), WAIT)
+        assert await asyncio.wait_for(statement.fetch_val(), WAIT) == 3
+        await asyncio.wait_for(statement.close(), WAIT)
         assert db.pool.active_count == 0
 
 
@@ -374,7 +375,7 @@ async def test_wait_for_awaits_a_task_with_its_own_transaction(
         task = asyncio.create_task(child())
         await started.wait()
         asyncio.get_running_loop().call_soon(go_on.set)
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, WAIT)
         assert await db.fetch_val(count) == 2
         assert db.pool.active_count == 0
 
@@ -460,9 +461,9 @@ async def test_wait_for_that_times_out(backend: Backend) -> None:
 async def test_timeout_in_and_around_a_transaction(backend: Backend) -> None:
     async with backend.database() as db, backend.table(db) as table:
         insert = f"insert into {table} values (?, 'a')"
-        async with db.transaction(), asyncio.timeout(20):
+        async with db.transaction(), asyncio.timeout(WAIT):
             await db.execute(insert, [1])
-        async with asyncio.timeout(20), db.transaction():
+        async with asyncio.timeout(WAIT), db.transaction():
             await db.execute(insert, [2])
         with pytest.raises(TimeoutError):
             async with db.transaction(), asyncio.timeout(0.05):
@@ -552,7 +553,7 @@ async def test_eager_tasks_have_their_own_sessions(backend: Backend) -> None:
                 assert db.in_transaction
                 assert await asyncio.create_task(shared(tx)) == 1
                 assert await asyncio.create_task(tx.fetch_val(count)) == 1
-                assert await asyncio.wait_for(db.fetch_val(count), 20) == 1
+                assert await asyncio.wait_for(db.fetch_val(count), WAIT) == 1
             assert await asyncio.create_task(child()) == 1
             await leave(db.begin, "return")
             await leave(db.begin, "exception")

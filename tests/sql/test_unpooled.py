@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.held import loop_database_of, session_number, sessions_end
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import pytest
 import cenote
 from tests.support.ledger import check_ledger
 from tests.support.servers import MariaDBServer, MySQLServer
-
-WAIT = 60.0  # real seconds until something must have happened, also on a busy machine
+from tests.support.waiting import WAIT
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,6 @@ def check_branch(loop_db: Any) -> None:
     assert not loop_db.private
     assert not loop_db.joined
     assert not loop_db.connections
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    """Wait until it is true; fails after a while."""
-    async with asyncio.timeout(WAIT):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def sqlite(directory: Path) -> Backend:

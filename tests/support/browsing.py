@@ -10,8 +10,8 @@ import pytest
 
 import cenote
 from tests.support.servers import environment
+from tests.support.waiting import WAIT
 
-PATIENCE = 20.0  # seconds until something must be on the page
 PROGRAMS = ("chromium", "chromedriver")
 SWITCHES = (
     "--headless=new",
@@ -122,7 +122,7 @@ class Browser:
         chain.perform()
 
     def until(self, condition):
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + WAIT
         while not condition():
             if time.monotonic() > end:
                 shown = self.run("return document.body.innerText")
@@ -174,7 +174,7 @@ class Program:
         assert not left, left
 
     def do(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT)
 
     def call(self, function, *arguments, **options):
         async def step():

@@ -12,8 +12,9 @@ import pytest
 
 import cenote
 from cenote.sql.per_loop import JUST_NOW
-from tests.support.backends import WAIT, Backend
+from tests.support.backends import Backend
 from tests.support.kit import outcome as outcome
+from tests.support.waiting import WAIT
 
 # How often a test repeats what depends on chance: more in `make check` and at night.
 FACTOR = int(os.environ.get("CENOTE_FACTOR", "1"))

@@ -6,8 +6,9 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
-from tests.support.backends import WAIT, Backend, eventually
+from tests.support.backends import Backend
 from tests.support.kit import outcome
+from tests.support.waiting import WAIT, eventually
 
 ENDINGS = ("return", "exception", "cancellation")  # of a task
 

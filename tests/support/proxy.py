@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
+from tests.support.waiting import WAIT
+
 if sys.platform == "linux":
     import fcntl
 
 T = TypeVar("T")
 
-CALL_TIMEOUT = 10.0  # real seconds in which its thread must do a thing
 CHUNK = 65536  # bytes read at once
 SIOCOUTQNSD = 0x894B  # of Linux: how much was written to a socket and not sent yet
 UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)  # of a connect that does not block
@@ -37,6 +38,7 @@ class Counts:
     client_bytes: int = 0  # read from clients, those swallowed included
     server_bytes: int = 0  # read from servers, those swallowed included
     client_chunks: int = 0  # reads from clients that gave something
+    held: int = 0  # parts of replies since hold_replies(True) that were held back
     round_trips: int = 0  # requests: first bytes of a client, on a connection or after a reply
 
 
@@ -53,6 +55,7 @@ class Proxy:
         self._waiting: list[tuple[Callable[[Counts], bool], concurrent.futures.Future[None]]] = []
         self._swallows = False
         self._holds_ends = False
+        self._holds_replies = False
         self._refuses = False
         self._delay = 0.0  # seconds
         self._reply_budget: int | None = None  # bytes until a reset; None: no limit
@@ -106,7 +109,7 @@ class Proxy:
         """All of them at one moment."""
         return self._call(lambda: copy.copy(self._counts))
 
-    def wait_for(self, condition: Callable[[Counts], bool], timeout: float = CALL_TIMEOUT) -> None:
+    def wait_for(self, condition: Callable[[Counts], bool], timeout: float = WAIT) -> None:
         """Blocks the thread; in a coroutine: `await asyncio.to_thread(proxy.wait_for, ...)`."""
         done: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -149,6 +152,18 @@ class Proxy:
             self._holds_ends = on
             if not on:
                 self._each(_Link.pass_ends)
+
+        self._call(act)
+
+    def hold_replies(self, on: bool) -> None:
+        """While on, replies are not passed; they are afterwards, in their order."""
+
+        def act() -> None:
+            self._holds_replies = on
+            if on:
+                self._counts.held = 0
+            else:
+                self._each(_Link.pass_held)
 
         self._call(act)
 
@@ -195,7 +210,7 @@ class Proxy:
             self._loop.call_soon(self._loop.call_soon, act)
 
         self._loop.call_soon_threadsafe(defer)
-        return result.result(CALL_TIMEOUT)
+        return result.result(WAIT)
 
     def _accept(self) -> None:
         while True:
@@ -243,7 +258,7 @@ class _Link:
         self.client = _End(self, client)
         self.server: _End | None = None  # None: what the client sends is swallowed
         self._answered = True  # the server spoke last, or nobody has spoken
-        self._late: deque[tuple[_End, bytes]] = deque()  # replies that are delayed
+        self._late: deque[tuple[_End, bytes]] = deque()  # replies that are delayed or held back
         self._due = 0.0  # the loop's time at which the last of them passes
         self._ended: list[_End] = []  # what has said so while nothing passed
         self._lost = False  # one side was reset while nothing passed
@@ -279,7 +294,10 @@ class _Link:
     def received(self, end: "_End", chunk: bytes) -> None:
         """An empty one is the end of what that side sends."""
         self._count(end, chunk)
-        if end is self.server and (self.proxy._delay or self._late):
+        if end is self.server and self.proxy._holds_replies:
+            self.proxy._counts.held += 1
+            self._late.append((end, chunk))
+        elif end is self.server and (self.proxy._delay or self._late):
             loop = self.proxy._loop
             self._due = max(self._due, loop.time() + self.proxy._delay)
             self._late.append((end, chunk))
@@ -314,6 +332,10 @@ class _Link:
         for end in ended:
             self._pass(end, b"")
 
+    def pass_held(self) -> None:
+        while self._late:
+            self._pass_late()
+
     def _connected(self) -> None:
         assert self.server is not None
         self.proxy._loop.remove_writer(self.server.socket)
@@ -324,7 +346,7 @@ class _Link:
         self.client.read()
 
     def _pass_late(self) -> None:
-        if self._late:
+        if self._late and not self.proxy._holds_replies:
             self._pass(*self._late.popleft())
 
     def _pass(self, end: "_End", chunk: bytes) -> None:

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import ClassVar, Self
 from urllib.parse import quote
 
-START_TIMEOUT = 30.0  # real seconds until a server must answer
-INIT_TIMEOUT = 60.0  # until the files of a new database must exist
-STOP_TIMEOUT = 5.0  # until a server that was asked to end is killed
+from tests.support.waiting import WAIT
+
+STOP_TIMEOUT = 30.0  # real seconds until a server that was asked to end is killed
 ATTEMPTS = 5  # a free port may be taken by somebody else before the server binds it
 
 # Below the ports that systems give to clients: a stopped server finds its port free again, and who
@@ -159,7 +159,7 @@ class Server:
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + WAIT
         while not self._answers():
             if self._process.poll() is not None:
                 raise ChildProcessError(f"{self.programs[0]} ended: {self._log_tail()}")
@@ -171,7 +171,7 @@ class Server:
         """Runs a program to its end, with the text as its input."""
         process = self._spawn(command, stdin=subprocess.PIPE)
         try:
-            process.communicate(text.encode(), timeout=INIT_TIMEOUT)
+            process.communicate(text.encode(), timeout=WAIT)
         except BaseException:
             process.kill()
             process.wait()
@@ -266,7 +266,7 @@ class RedisServer(Server):
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection((self.host, self.port), timeout=1) as connection:
+            with socket.create_connection((self.host, self.port), timeout=WAIT) as connection:
                 connection.sendall(b"PING\r\n")
                 return connection.recv(16).startswith(b"+PONG")
         except OSError:
@@ -406,7 +406,7 @@ class MariaDBServer(Server):
     def _answers(self) -> bool:
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(1)
+                connection.settimeout(WAIT)
                 connection.connect(str(self.socket_path))
                 greeting = connection.recv(5)  # a header of 4 bytes, then the protocol's version
                 return greeting[4:] == b"\x0a"
@@ -547,7 +547,7 @@ def _postgres_answers(family: socket.AddressFamily, address: str | tuple[str, in
     greeting = b"\0\3\0\0" + b"".join(f"{word}\0".encode() for word in words) + b"\0"  # 3.0
     try:
         with socket.socket(family) as connection:
-            connection.settimeout(1)
+            connection.settimeout(WAIT)
             connection.connect(address)
             connection.sendall(struct.pack("!I", 4 + len(greeting)) + greeting)
             return connection.recv(1) == b"R"  # authentication; an error while it starts

@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support.backends import Backend, eventually
+from tests.support.backends import Backend
 from tests.support.faults import Watcher, no_slot_is_lost, watching
 from tests.support.held import connections_of
+from tests.support.waiting import eventually
 
 
 class Setting:

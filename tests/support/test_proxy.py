@@ -3,16 +3,15 @@
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.proxy import Proxy
+from tests.support.waiting import WAIT
 
 pytestmark = pytest.mark.once
 
-TIMEOUT = 5.0  # real seconds in which something must happen
 SILENCE = 0.05  # real seconds in which nothing must happen
 
 
@@ -29,7 +28,7 @@ class EchoServer:
 
     def wait_for_ends(self, expected: list[str]) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.ends == expected, TIMEOUT), self.ends
+            assert self._changed.wait_for(lambda: self.ends == expected, WAIT), self.ends
 
     def hang_up(self) -> None:
         with self._changed:
@@ -79,7 +78,7 @@ def proxy(echo: EchoServer) -> Iterator[Proxy]:
 
 
 def connect(proxy: Proxy) -> socket.socket:
-    client = socket.create_connection((proxy.host, proxy.port), timeout=TIMEOUT)
+    client = socket.create_connection((proxy.host, proxy.port), timeout=WAIT)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return client
 
@@ -103,7 +102,7 @@ def is_silent(client: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        client.settimeout(TIMEOUT)
+        client.settimeout(WAIT)
     return False
 
 
@@ -118,7 +117,7 @@ def test_more_bytes_pass_than_the_sockets_hold(proxy: Proxy) -> None:
     with connect(proxy) as client:
         sender = threading.Thread(target=client.sendall, args=[data])
         sender.start()
-        sender.join(SILENCE)  # fills the sockets first
+        proxy.wait_for(lambda counts: counts.server_bytes > 0)  # and nobody reads yet
         assert receive(client, len(data)) == data
         sender.join()
     assert proxy.client_bytes == proxy.server_bytes == len(data)
@@ -304,13 +303,15 @@ def test_a_server_that_is_down_resets_the_client(echo: EchoServer) -> None:
 def test_delay_holds_back_every_reply(proxy: Proxy) -> None:
     with connect(proxy) as client:
         ask(client, b"hello")
-        proxy.delay(0.1)
-        began = time.monotonic()
+        proxy.delay(0.01)
         assert ask(client, b"slow") == b"slow"
-        assert time.monotonic() - began >= 0.1
-        proxy.delay(2 * TIMEOUT)
+        proxy.delay(2 * WAIT)
+        client.sendall(b"slower")
+        proxy.wait_for(lambda counts: counts.server_bytes == len(b"hello slow slower") - 2)
+        assert is_silent(client)
         proxy.delay(0)
-        assert ask(client, b"fast") == b"fast"
+        with connect(proxy) as other:
+            assert ask(other, b"fast") == b"fast"
 
 
 def test_delay_keeps_the_order(proxy: Proxy) -> None:
@@ -323,6 +324,19 @@ def test_delay_keeps_the_order(proxy: Proxy) -> None:
         client.sendall(b"second")
         client.shutdown(socket.SHUT_WR)
         assert receive(client, 100) == b"first second"
+
+
+def test_hold_replies_keeps_them_until_it_is_over(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        proxy.hold_replies(True)
+        client.sendall(b"first ")
+        proxy.wait_for(lambda counts: counts.held == 1)
+        client.sendall(b"second")
+        proxy.wait_for(lambda counts: counts.held == 2)
+        assert is_silent(client)
+        proxy.hold_replies(False)
+        assert receive(client, 12) == b"first second"
+        assert ask(client, b"third") == b"third"
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from cenote.extras.dashboard import collector, history
 from tests.support.clock import settle
+from tests.support.waiting import eventually
 
 TOKEN = "open-sesame-open-sesame"
 OTHER = "another-token-altogether"
@@ -159,7 +160,4 @@ async def watching(application, query="", **more):
         await task
 
 
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+until = eventually

@@ -1,5 +1,6 @@
 """A database whose connections go through the proxy, and the round trips they make."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
@@ -12,6 +13,11 @@ from tests.support.proxy import Proxy
 def through(backend: Backend, proxy: Proxy, **options: Any) -> Any:
     """A database of the backend whose connections go through the proxy."""
     return backend.database(backend.url_through(proxy.host, proxy.port), **options)
+
+
+async def reply_is_held(proxy: Proxy) -> None:
+    """Wait until the proxy, which holds replies, has got one: the request was served."""
+    await asyncio.to_thread(proxy.wait_for, lambda counts: counts.held > 0)
 
 
 @contextlib.asynccontextmanager

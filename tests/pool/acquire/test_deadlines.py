@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import random
-import time
 import weakref
 
 import pytest
@@ -87,14 +86,14 @@ async def test_an_earlier_deadline_may_come_later(make_pool):
     await pool.release(held)
 
 
-@pytest.mark.real_time("blocks its loop")
+@virtual_time
 async def test_deadlines_passed_in_a_blocked_loop_are_kept(make_pool):
     pool, held = await full(make_pool)
-    waiters = [acquiring(pool, timeout=0.001 + each / 100_000) for each in range(50)]
-    await asyncio.sleep(0)
-    time.sleep(0.02)  # noqa: ASYNC251
-    for _ in range(10):
-        await asyncio.sleep(0)
+    waiters = [acquiring(pool, timeout=1 + each / 100) for each in range(50)]
+    await settle()
+    loop = asyncio.get_running_loop()
+    loop.jump(loop.time() + 20)  # as if something had not let it run for so long
+    await settle()
     assert all(waiter.done() for waiter in waiters)
     for waiter in waiters:
         assert isinstance(await outcome(waiter), cenote.AcquireTimeoutError)

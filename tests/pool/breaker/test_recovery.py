@@ -23,6 +23,7 @@ from tests.support.kit import (
     raising,
     styled,
 )
+from tests.support.waiting import WAIT
 
 # -- limited recovery ----------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ async def test_a_newcomer_does_not_block_earlier_waiters(make_pool, style):
     newcomer = Holding(pool)  # refused, or behind the other
     await settle()
     pool.release(old)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(WAIT):
         pool.release(await waiter)
         await outcome(newcomer.leave())
     await assert_a_place_is_free(pool)
@@ -213,7 +214,7 @@ async def test_a_rejection_while_recovering_leaves_nobody_hanging(make_pool, sty
     probe = Holding(pool)
     await settle()
     gate.open()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(WAIT):
         await asyncio.gather(waiter.leave(), probe.leave(), return_exceptions=True)
 
 
@@ -222,7 +223,7 @@ async def test_a_rejection_while_recovering_leaves_nobody_hanging(make_pool, sty
 
 async def assert_a_place_is_free(pool):
     assert pool.state is CircuitState.RECOVERING
-    thing = await pool.acquire(timeout=1)
+    thing = await pool.acquire(timeout=WAIT)
     with pytest.raises(ServiceUnavailableError):
         await pool.acquire()
     await pool.release(thing)

@@ -23,6 +23,7 @@ from tests.support.kit import (
     recorded,
     styled,
 )
+from tests.support.waiting import WAIT
 
 SWITCHES = {
     "activate": CircuitState.ACTIVE,
@@ -100,7 +101,7 @@ async def test_what_is_out_can_be_returned_while_inactive(make_pool):
 async def test_opening_while_inactive_is_refused_and_does_not_hang(make_pool):
     pool = make_pool(Thing, min_size=1)
     pool.deactivate()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(WAIT):
         with pytest.raises(ServiceUnavailableError):
             await pool.open()
 

@@ -16,6 +16,7 @@ from tests.support.kit import (
     raising,
     styled,
 )
+from tests.support.waiting import WAIT
 
 BUSY = {
     "healthcheck": lambda thing: True,
@@ -143,7 +144,7 @@ def test_a_sweep_within_a_millisecond_runs_on_uvloop(caplog):
         async with cenote.Pool(object, max_idle=0.0003) as pool:
             async with pool.acquire():
                 pass
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT):
                 while pool.count:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
 

@@ -62,6 +62,12 @@ def next_semicolon(items: Items, start: int) -> int:
         return len(items)
 
 
+def has_several(items: Items) -> bool:
+    """Whether something other than semicolons stands after a semicolon."""
+    semicolon = next_semicolon(items, 0)
+    return any(item != ";" for item in items[semicolon:])
+
+
 def follows(items: Items, first: str, second: str) -> bool:
     """Whether `second` stands directly after `first` anywhere."""
     return any(items[at + 1 : at + 2] == [second] for at in positions(items, first))

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from .items import HEAD, Items, created, first_two, items_of, name_at, next_semicolon, opened
+from .items import (
+    HEAD,
+    Items,
+    created,
+    first_two,
+    has_several,
+    items_of,
+    name_at,
+    next_semicolon,
+    opened,
+)
 from .tokens import condensed, readings
 
 if TYPE_CHECKING:
@@ -80,6 +90,7 @@ def _analyse(text: str, dialect: Dialect) -> Analysis:
         text = condensed(text, dialect)
         suspicious, several = rules.suspects(text)
     whole = items_of(text, dialect, most=None if suspicious or several else HEAD)
+    several = several and has_several(whole)  # a semicolon in a comment or a string separates none
     for items in rules.split(whole):
         statement = opened(items)
         count += 1

@@ -1,0 +1,36 @@
+"""How a test waits: for an event, within a limit that only a hang reaches."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+WAIT = 60.0  # real seconds until an event must have come, also on a very busy machine
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait until the condition is true; raises TimeoutError after `WAIT`."""
+    async with asyncio.timeout(WAIT):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def timeout_at(event: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
+    """An `asyncio.timeout` that expires as soon as what `event` returns has been awaited.
+
+    A test says with it during what the time of a block runs out, however slow the machine is.
+    """
+
+    async def expire() -> None:
+        await event()
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    async with asyncio.timeout(WAIT) as limit:
+        watching = asyncio.create_task(expire())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
