@@ -1,6 +1,7 @@
 """`acquire`: an awaitable, and a context manager."""
 
 import asyncio
+import contextlib
 import math
 
 import pytest
@@ -72,6 +73,26 @@ async def test_a_timeout_that_is_no_number(make_c, probe):
     assert (plan.log, plan.freed) == ([], 1)
 
 
+class Driver:
+    """A listener that sends to an acquire or closes it, at the first event of a kind."""
+
+    def __init__(self, kind, verb):
+        self.acquire, self.driven = None, False
+        self._kind, self._verb = kind, verb
+
+    def __call__(self, name, kind):
+        if kind != self._kind or self.driven:
+            return
+        self.driven = True
+        with contextlib.suppress(StopIteration):
+            self.acquire.send(None) if self._verb == "send" else self.acquire.close()
+
+
+def give_everything_back(pool):
+    for holder in pool.holders():
+        pool.release(holder.resource)
+
+
 @pytest.mark.parametrize("kind", ["opened", "acquired"])
 @pytest.mark.parametrize("verb", ["send", "close"])
 async def test_a_listener_may_drive_the_acquire_of_its_event(make_c, probe, kind, verb):
@@ -79,55 +100,35 @@ async def test_a_listener_may_drive_the_acquire_of_its_event(make_c, probe, kind
     pool, _ = make_c(max_size=2)
     if kind == "acquired":
         pool.release(await pool.acquire())
-    plan, heard = probe.Plan(), []
-
-    def drive(name, argument):
-        if argument == kind and not heard:
-            heard.append(argument)
-            try:
-                acquire.send(None) if verb == "send" else acquire.close()
-            except StopIteration as stop:
-                heard.append(stop.value)
-
+    plan, drive = probe.Plan(), Driver(kind, verb)
     plan.call = drive
     subscription = probe.subscribe(pool, plan)
-    acquire = probe.acquire(pool, math.inf)
+    drive.acquire = probe.acquire(pool, math.inf)
     with pytest.raises((RuntimeError, StopIteration)) as raised:
-        acquire.send(None)
+        drive.acquire.send(None)
     plan.call = None
-    assert heard[0] == kind
+    assert drive.driven
     assert "was used before" in str(raised.value)
-    for holder in pool.holders():
-        pool.release(holder.resource)
+    give_everything_back(pool)
     probe.unsubscribe(subscription)
     assert pool.active_count == 0
 
 
 @pytest.mark.parametrize("verb", ["send", "close"])
 async def test_a_listener_may_drive_the_acquire_that_has_waited(make_c, probe, verb):
-    """Found in review: whoever awaited it was given None."""
+    """Found in review: the task that awaited it was given None."""
     pool, _ = make_c(max_size=1)
     resource = await pool.acquire()
-    acquire = probe.acquire(pool, math.inf)
-    assert asyncio.isfuture(acquire.send(None))
-    plan, heard = probe.Plan(), []
-
-    def drive(name, kind):
-        if kind == "acquired" and not heard:
-            heard.append(kind)
-            try:
-                acquire.send(None) if verb == "send" else acquire.close()
-            except StopIteration as stop:
-                heard.append(stop.value)
-
+    plan, drive = probe.Plan(), Driver("acquired", verb)
+    drive.acquire = probe.acquire(pool, math.inf)
+    assert asyncio.isfuture(drive.acquire.send(None))
     plan.call = drive
     subscription = probe.subscribe(pool, plan)
     pool.release(resource)
     with pytest.raises(RuntimeError, match="was used before"):
-        acquire.send(None)
+        drive.acquire.send(None)
     plan.call = None
-    heard.clear()
-    for holder in pool.holders():
-        pool.release(holder.resource)
+    assert drive.driven
+    give_everything_back(pool)
     probe.unsubscribe(subscription)
     assert (pool.active_count, pool.idle_count) == (0, 1)

@@ -13,11 +13,10 @@ import pytest
 
 from tests.support.clock import advance, settle
 from tests.support.extensions import compile_extension, compiler, load
-from tests.support.kit import Thing
+from tests.support.kit import Thing, forget
 from tests.support.probe import (
     ROOT,
     SOURCE,
-    forget,
     native_only,
 )
 

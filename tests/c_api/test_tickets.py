@@ -7,12 +7,11 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.kit import Thing
+from tests.support.kit import Thing, forget
 from tests.support.probe import (
     ALL,
     SOURCE,
     called,
-    forget,
     native_only,
     only,
     python,
@@ -91,31 +90,8 @@ async def test_cancel_inside_the_callback(make_c, probe):
     pool.release(plan.log[0][1])
 
 
-@pytest.mark.parametrize("where", ["factory", "before_acquire"])
-async def test_cancel_inside_a_hook_keeps_its_word(make_c, probe, where):
-    pool, handlers = make_c()
-    if where == "before_acquire":
-        pool.release(await pool.acquire())
-    plan, answers = probe.Plan(), []
-
-    def cancel(name, resource):
-        if name == where:
-            answers.append(probe.ticket_cancel(ticket))
-
-    handlers.call = cancel
-    ticket = probe.acquire_call(pool, -1.0, plan)
-    await settle()
-    [(end, argument)] = plan.log
-    assert answers == [end == "error"]
-    if end == "resource":
-        pool.release(argument)
-
-
-@pytest.mark.parametrize("where", ["factory", "before_acquire"])
-@pytest.mark.parametrize("error", [OSError, SystemError])
-async def test_cancel_inside_a_hook_that_fails_keeps_its_word(make_c, probe, where, error):
-    """Found by fuzzing: the callback heard of the hook's error instead."""
-    pool, handlers = make_c(max_size=1)
+async def cancel_inside(where, pool, handlers, probe, mode):
+    """Cancel an acquire_call in its hook, which then does `mode`: the log, and the answer."""
     if where == "before_acquire":
         pool.release(await pool.acquire())
     plan, answers = probe.Plan(), []
@@ -126,16 +102,36 @@ async def test_cancel_inside_a_hook_that_fails_keeps_its_word(make_c, probe, whe
             answers.append(probe.ticket_cancel(ticket))
 
     handlers.call = cancel
-    setattr(handlers, where, probe.SILENT if error is SystemError else probe.RAISE)
-    handlers.error = OSError
+    setattr(handlers, where, mode)
     ticket = probe.acquire_call(pool, -1.0, plan)
     await settle()
-    assert answers == [1]
-    heard = only(plan.log, "error")
-    assert isinstance(heard, asyncio.CancelledError)
-    if where == "factory":
-        assert isinstance(heard.__cause__, error)
     setattr(handlers, where, probe.WELL)
+    [answer] = answers
+    return plan.log, answer
+
+
+@pytest.mark.parametrize("where", ["factory", "before_acquire"])
+async def test_cancel_inside_a_hook_keeps_its_word(make_c, probe, where):
+    pool, handlers = make_c()
+    [(end, argument)], answer = await cancel_inside(where, pool, handlers, probe, probe.WELL)
+    assert answer == (end == "error")
+    if end == "resource":
+        pool.release(argument)
+
+
+@pytest.mark.parametrize("where", ["factory", "before_acquire"])
+@pytest.mark.parametrize("error", [OSError, SystemError])
+async def test_cancel_inside_a_hook_that_fails_keeps_its_word(make_c, probe, where, error):
+    """Found by fuzzing: the callback was given the error of the hook instead."""
+    pool, handlers = make_c(max_size=1)
+    handlers.error = OSError
+    mode = probe.SILENT if error is SystemError else probe.RAISE
+    log, answer = await cancel_inside(where, pool, handlers, probe, mode)
+    assert answer == 1
+    reported = only(log, "error")
+    assert isinstance(reported, asyncio.CancelledError)
+    if where == "factory":
+        assert isinstance(reported.__cause__, error)
     pool.release(await pool.acquire())
 
 

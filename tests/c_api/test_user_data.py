@@ -8,11 +8,10 @@ import pytest
 
 import cenote
 from tests.support.clock import settle
-from tests.support.kit import Thing, drop, obtain, raising
+from tests.support.kit import Thing, drop, forget, obtain, raising
 from tests.support.probe import (
     ALL,
     called,
-    forget,
     native_only,
 )
 

@@ -14,6 +14,7 @@ from tests.support.backends import Backend
 from tests.support.faults import (
     FACTOR,
     RAW,
+    across_connections,
     all_at_once,
     let_be_cancelled,
     marked,
@@ -24,12 +25,7 @@ from tests.support.faults import (
 )
 from tests.support.waiting import eventually
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    # Some tests use other connections while one is in a transaction.
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 CANCELLATIONS = 60 * FACTOR
 SEED = 4711

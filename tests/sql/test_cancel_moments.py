@@ -14,6 +14,7 @@ from tests.support.backends import Backend
 from tests.support.faults import (
     MANY_ROWS,
     RAW,
+    across_connections,
     let_be_cancelled,
     marked,
     no_slot_is_lost,
@@ -27,12 +28,7 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import eventually, timeout_at
 from tests.support.wire import reply_is_held, through
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    # Some tests use other connections while one is in a transaction.
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 
 async def cancel_when_sent(proxy: Proxy, task: "asyncio.Task[Any]") -> None:

@@ -10,18 +10,14 @@ import pytest
 from cenote.drivers.sqlite import statements
 from tests.support.backends import Backend
 from tests.support.faults import (
+    across_connections,
     let_be_cancelled,
     no_slot_is_lost,
     with_sqlite,
 )
 from tests.support.waiting import WAIT, eventually
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    # Some tests use other connections while one is in a transaction.
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 
 @with_sqlite

@@ -12,6 +12,7 @@ from tests.support.backends import Backend
 from tests.support.faults import (
     MANY_ROWS,
     RAW,
+    across_connections,
     drivers_error,
     marked,
     no_slot_is_lost,
@@ -26,12 +27,7 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.support.wire import through
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    # Some tests use other connections while one is in a transaction.
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 
 @with_server

@@ -14,14 +14,11 @@ import pytest
 import cenote
 from cenote import TransactionClosedError
 from tests.support.backends import Backend
+from tests.support.faults import across_connections
 from tests.support.held import ids, is_quiet, within
 from tests.support.waiting import WAIT, eventually
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 
 async def blocked(tx: Any, count: int = 1) -> None:

@@ -13,6 +13,7 @@ from tests.support.backends import Backend
 from tests.support.faults import (
     MANY_ROWS,
     RAW,
+    across_connections,
     all_at_once,
     drivers_error,
     marked,
@@ -27,12 +28,7 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.support.wire import through
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    # Some tests use other connections while one is in a transaction.
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 
 # -- killed sessions -----------------------------------------------------------------------------

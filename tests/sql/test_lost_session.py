@@ -12,6 +12,7 @@ from tests.support.faults import (
     drivers_error,
     no_slot_is_lost,
     outcome,
+    uses_of,
     watching,
     with_postgresql,
     with_server,
@@ -19,6 +20,13 @@ from tests.support.faults import (
 from tests.support.held import in_task, session_number
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
+
+
+async def session_is_lost_until_released(db: Any) -> None:
+    with pytest.raises(cenote.SessionLostError):
+        await db.fetch_val("select 1")
+    await db.release()
+    assert await db.fetch_val("select 1") == 1
 
 
 async def lose(backend: Backend, db: Any) -> None:
@@ -30,20 +38,7 @@ async def lose(backend: Backend, db: Any) -> None:
 
 
 async def every_use_is_refused(db: Any) -> None:
-    async def enter(block: Any) -> None:
-        async with block:
-            pass
-
-    for use in (
-        lambda: db.execute("select 1"),
-        lambda: db.fetch_val("select ?", [1]),
-        lambda: db.execute_many("select ?", [[1]]),
-        lambda: anext(db.iterate("select 1")),
-        lambda: db.prepare("select 1"),
-        lambda: enter(db.transaction()),
-        lambda: enter(db.connection()),
-        lambda: db.begin(),
-    ):
+    for use in uses_of(db):
         with pytest.raises(cenote.SessionLostError) as caught:
             await use()
         assert caught.value.__cause__ is not None
@@ -231,10 +226,7 @@ async def test_a_statement_that_is_cancelled_loses_the_session(backend: Backend)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await db.execute(backend.slow)
-        with pytest.raises(cenote.SessionLostError):
-            await db.fetch_val("select 1")
-        await db.release()
-        assert await db.fetch_val("select 1") == 1
+        await session_is_lost_until_released(db)
 
 
 @with_server
@@ -318,10 +310,7 @@ async def test_the_end_of_a_transaction_that_is_cancelled(
             async with asyncio.timeout(0.01):
                 await db.commit()
         monkeypatch.undo()
-        with pytest.raises(cenote.SessionLostError):
-            await db.fetch_val("select 1")
-        await db.release()
-        assert await db.fetch_val("select 1") == 1
+        await session_is_lost_until_released(db)
 
 
 @with_postgresql

@@ -10,6 +10,7 @@ import cenote
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.faults import (
+    across_connections,
     all_at_once,
     drivers_error,
     is_drivers_own,
@@ -24,12 +25,7 @@ from tests.support.faults import (
 from tests.support.servers import MariaDBServer, PostgresServer
 from tests.support.waiting import eventually
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    # Some tests use other connections while one is in a transaction.
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,11 @@ import pytest
 
 from cenote import TransactionClosedError
 from tests.support.backends import Backend
-from tests.support.faults import MANY_ROWS, outcome
+from tests.support.faults import MANY_ROWS, across_connections, outcome
 from tests.support.held import Gate, ids, is_quiet, within
 from tests.support.waiting import eventually
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 ROWS = 2500
 

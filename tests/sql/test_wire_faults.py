@@ -13,6 +13,7 @@ from cenote.sql import per_loop
 from tests.support.backends import Backend
 from tests.support.faults import (
     MANY_ROWS,
+    across_connections,
     all_at_once,
     drivers_error,
     is_drivers_own,
@@ -29,12 +30,7 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import WAIT, eventually
 from tests.support.wire import through
 
-pytestmark = [
-    pytest.mark.real_time("talks to real servers"),
-    pytest.mark.driver,
-    # Some tests use other connections while one is in a transaction.
-    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
-]
+pytestmark = across_connections
 
 
 @pytest.fixture(autouse=True)

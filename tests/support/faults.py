@@ -25,6 +25,13 @@ with_postgresql = pytest.mark.parametrize("backend", ["asyncpg", "psycopg"], ind
 with_mysql = pytest.mark.parametrize("backend", ["mysql"], indirect=True)
 with_sqlite = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 
+# The marks of files in which some tests use other connections while one is in a transaction.
+across_connections = [
+    pytest.mark.real_time("talks to real servers"),
+    pytest.mark.driver,
+    pytest.mark.filterwarnings("ignore::cenote.TransactionScopeWarning"),
+]
+
 _PG_RUNNING = (
     "select pid from pg_stat_activity "
     "where state = 'active' and query like '%{}%' and pid <> pg_backend_pid()"
@@ -170,14 +177,14 @@ async def let_be_cancelled(task: "asyncio.Task[Any]") -> None:
         assert isinstance(await outcome(task), asyncio.CancelledError)
 
 
-async def every_statement_is_refused(db: Any, outcome: str) -> None:
-    """Of a task whose transaction is lost."""
+def uses_of(db: Any) -> list[Callable[[], Awaitable[Any]]]:
+    """Every way to use the connection of a task."""
 
     async def enter(block: Any) -> None:
         async with block:
             pass
 
-    uses: list[Callable[[], Awaitable[Any]]] = [
+    return [
         lambda: db.execute("select 1"),
         lambda: db.fetch_all("select 1"),
         lambda: db.fetch_one("select 1"),
@@ -188,9 +195,12 @@ async def every_statement_is_refused(db: Any, outcome: str) -> None:
         lambda: enter(db.transaction()),
         lambda: enter(db.connection()),
         lambda: db.begin(),
-        lambda: db.execute("COMMIT"),
     ]
-    for use in uses:
+
+
+async def every_statement_is_refused(db: Any, outcome: str) -> None:
+    """Of a task whose transaction is lost."""
+    for use in [*uses_of(db), lambda: db.execute("COMMIT")]:
         with pytest.raises(cenote.TransactionLostError) as caught:
             await use()
         assert caught.value.outcome == outcome

@@ -1,6 +1,5 @@
 """What the tests of the C API share: where the probe is, and how its log is read."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import cenote
-from tests.support.kit import drop
 
 native_only = pytest.mark.skipif(
     cenote.core == "pure", reason="the core is pure: the C API belongs to the native core"
@@ -32,13 +30,6 @@ def only(log, name):
     [(found, argument)] = log
     assert found == name
     return argument
-
-
-def forget(box):
-    """Let go of an unclosed pool that only this box refers to."""
-    with pytest.warns(ResourceWarning, match="unclosed"):
-        drop(box)
-    gc.collect()  # the warning referred to it
 
 
 def python(code, *, path, options=(), **environment):

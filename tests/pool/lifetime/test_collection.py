@@ -17,6 +17,7 @@ from tests.support.kit import (
     Thing,
     Things,
     drop,
+    forget,
     obtain,
     started,
 )
@@ -41,8 +42,7 @@ async def test_an_unclosed_pool_warns(make_pool):
     await settle()
     box = [pool]
     del pool
-    with pytest.warns(ResourceWarning, match=r"unclosed .*'shop'"):
-        drop(box)
+    forget(box, match=r"unclosed .*'shop'")
 
 
 async def test_a_pool_that_acquire_opened_warns_as_well(make_pool):
@@ -51,8 +51,7 @@ async def test_a_pool_that_acquire_opened_warns_as_well(make_pool):
         pass
     box = [pool]
     del pool
-    with pytest.warns(ResourceWarning, match="unclosed"):
-        drop(box)
+    forget(box)
 
 
 async def test_a_sync_destructor_is_run_on_what_is_idle(make_pool):
@@ -63,8 +62,7 @@ async def test_a_sync_destructor_is_run_on_what_is_idle(make_pool):
     busy = await pool.acquire()
     box = [pool]
     del pool
-    with pytest.warns(ResourceWarning):
-        drop(box)
+    forget(box)
     assert destroyed == things.made[1:]
     assert busy is things.made[0]
 
@@ -81,8 +79,7 @@ async def test_a_failing_destructor_does_not_spare_the_others(make_pool, caplog)
     await settle()
     box = [pool]
     del pool
-    with pytest.warns(ResourceWarning):
-        drop(box)
+    forget(box)
     assert len(called) == 2
     assert "will not go" in caplog.text
 
@@ -98,35 +95,23 @@ async def test_an_async_destructor_is_not_called(make_pool):
     await settle()
     box = [pool]
     del pool
-    with pytest.warns(ResourceWarning):
-        drop(box)
+    forget(box)
     await settle()
     assert called == []
 
 
-def test_the_destructor_is_not_run_with_the_loop_closed():
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_destructor_runs_unless_the_loop_is_closed(closed):
     destroyed = []
     pool = cenote.Pool(Thing, destructor=destroyed.append, min_size=1)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(pool.open())
-    loop.close()
+    if closed:
+        loop.close()
     box = [pool]
     del pool
-    with pytest.warns(ResourceWarning):
-        drop(box)
-    assert destroyed == []
-
-
-def test_the_destructor_runs_between_two_runs_of_its_loop():
-    destroyed = []
-    pool = cenote.Pool(Thing, destructor=destroyed.append, min_size=1)
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(pool.open())
-    box = [pool]
-    del pool
-    with pytest.warns(ResourceWarning):
-        drop(box)
-    assert len(destroyed) == 1
+    forget(box)
+    assert len(destroyed) == (0 if closed else 1)
     loop.close()
 
 
@@ -386,8 +371,7 @@ def test_a_block_collected_after_its_loop_was_closed_is_quiet():
     drop_in_thread(there)
     box = [pool]
     del pool
-    with pytest.warns(ResourceWarning, match="unclosed"):
-        drop(box)
+    forget(box)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -10,7 +10,7 @@ from tests.support.kit.recording import (
     line,
     recorded,
 )
-from tests.support.kit.resources import Moody, Thing, Things, drop
+from tests.support.kit.resources import Moody, Thing, Things, drop, forget
 from tests.support.kit.service import HOOKS, SLOW, Broken, FakeService, NumberedThing, filled
 from tests.support.kit.tasks import (
     Holding,
@@ -49,6 +49,7 @@ __all__ = [
     "counts",
     "drop",
     "filled",
+    "forget",
     "full",
     "give_all",
     "hang",

@@ -4,6 +4,8 @@ import gc
 from collections.abc import Collection
 from typing import Any
 
+import pytest
+
 from tests.support.clock import now
 
 
@@ -45,3 +47,10 @@ def drop(box: list[Any]) -> None:
     """Let go of what only this box refers to."""
     box.clear()
     gc.collect()
+
+
+def forget(box: list[Any], *, match: str = "unclosed") -> None:
+    """Let go of an unclosed pool that only this box refers to; it must warn in these words."""
+    with pytest.warns(ResourceWarning, match=match):
+        drop(box)
+    gc.collect()  # the warning referred to it
