@@ -29,7 +29,7 @@ def run(code, **environment):
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
         env={**os.environ, **environment},
     )

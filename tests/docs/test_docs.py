@@ -209,7 +209,7 @@ def run_page(
         env={"PYTHONPATH": SOURCE, "PATH": os.environ["PATH"], "HOME": str(folder)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert process.returncode == 0, process.stderr
     run.results = {result["name"]: result for result in json.loads(process.stdout)}

@@ -50,7 +50,7 @@ def test_a_program_of_the_page(program, package, shown):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     logs = "StreamHandler" in program

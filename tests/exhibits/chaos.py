@@ -19,13 +19,14 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import cenote
 from tests.support.proxy import Proxy
 from tests.support.servers import MariaDBServer, PostgresServer
+from tests.support.waiting import eventually
 
 OPERATION = 5.0  # seconds that one operation may take: a silent connection is noticed only so
 PATIENCE = 60.0  # until everything must be over after the end
@@ -468,12 +469,28 @@ async def herd(url: str, proxy: Proxy, *, seconds: float, breaker: bool) -> floa
     return attempts / seconds
 
 
-def measure_herd(seconds: float) -> tuple[float, float]:
-    """Without and with the breaker."""
+async def asked_in_vain(db: cenote.Database, proxy: Proxy) -> int:
+    """How often 100 tasks, which ask once each, try to connect to a server that is gone."""
+    before = proxy.connections
+    asking = [db.fetch_val("select 1") for _ in range(100)]
+    await asyncio.gather(*asking, return_exceptions=True)
+    # An open breaker answers before what is under way has failed.
+    await eventually(lambda: db.pool.stats().creating == 0)
+    return proxy.connections - before
+
+
+@contextlib.contextmanager
+def dead_server() -> Iterator[tuple[str, Proxy]]:
+    """The URL of a server that refuses every connection, and the proxy that counts them."""
     with PostgresServer() as server, Proxy(server.host, server.port) as proxy:
         proxy.refuse(True)
         old, new = f"@{server.host}:{server.port}/", f"@{proxy.host}:{proxy.port}/"
-        url = server.tcp_url().replace(old, new)
+        yield server.tcp_url().replace(old, new), proxy
+
+
+def measure_herd(seconds: float) -> tuple[float, float]:
+    """Without and with the breaker."""
+    with dead_server() as (url, proxy):
         without = asyncio.run(herd(url, proxy, seconds=seconds, breaker=False))
         return without, asyncio.run(herd(url, proxy, seconds=seconds, breaker=True))
 

@@ -92,7 +92,7 @@ def run_quickly(folder: Path, *options: str, **environment: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -260,7 +260,7 @@ def test_a_rival_respects_its_size_and_serves_waiters(name: str) -> None:
             await asyncio.wait([waiting[1]])
             for one in taken:
                 await rivals.settle(rival.give(one))
-            served = [await asyncio.wait_for(waiting[number], 5) for number in (0, 2)]
+            served = [await asyncio.wait_for(waiting[number], 60) for number in (0, 2)]
             for one in served:
                 await rivals.settle(rival.give(one))
             if rival.try_take is not None:

@@ -16,7 +16,7 @@ def test_mixed_cycles_leave_nothing_behind() -> None:
         [sys.executable, "-m", "tests.exhibits.soak", "--cycles", "20000", "--seed", "1"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,7 +53,7 @@ def run(project, *arguments, **environment):
         env={**inherited, "PYTHONPATH": str(project / "src"), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
     )
 
 

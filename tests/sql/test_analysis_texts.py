@@ -1,7 +1,6 @@
 """The analysis of texts made of statements whose meaning is known, and of any text."""
 
 import sqlite3
-import time
 from dataclasses import replace
 from unittest import mock
 
@@ -179,9 +178,7 @@ def test_long_texts_take_no_long_time(opening: str) -> None:
     for piece in [*WORDS, "begin;", "(;", "; end", "create function;", "a.", "create trigger t;"]:
         text = opening + f"{piece} " * (50_000 // len(piece))
         for dialect in DIALECTS:
-            start = time.process_time()
-            analyse(text, dialect)
-            assert time.process_time() - start < 1.5  # usual: 0.03; quadratic: minutes
+            analyse(text, dialect)  # in milliseconds; what is quadratic reaches pytest's timeout
 
 
 # What SQLite makes of it.

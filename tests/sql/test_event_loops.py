@@ -19,6 +19,7 @@ import pytest
 
 import cenote
 from tests.support.backends import Backend, check_branch
+from tests.support.faults import marked, watching
 from tests.support.held import loop_database_of, session_number, sessions_end
 from tests.support.waiting import WAIT, eventually
 
@@ -370,7 +371,7 @@ async def main():
     tasks = [await start(quiet), await start(running)]
     if scenario == "timeout":
         try:
-            await asyncio.wait_for(running(asyncio.Event()), 0.2)
+            await asyncio.wait_for(await start(running), 0.2)
         except TimeoutError:
             return
     stream = db.iterate("select 1 union all select 2")
@@ -483,8 +484,14 @@ def test_nothing_spins_while_a_statement_waits_for_the_server(backend: Backend) 
         loop = asyncio.get_running_loop()
         assert isinstance(loop, CountingLoop)
         async with backend.database(max_size=1) as db:
-            slow = asyncio.create_task(db.fetch_all(backend.slow))
-            await asyncio.sleep(0.1)  # it was sent
+            await db.fetch_val("select 1")
+            text, nonce = marked(backend.slow)
+            slow = asyncio.create_task(db.fetch_all(text))
+            if backend.embedded:
+                await eventually(lambda: db.pool.active_count == 1)
+            else:
+                async with watching(backend) as watcher:
+                    await watcher.until_running(nonce)
             before = loop.turns
             await asyncio.sleep(0.2)
             turns = loop.turns - before

@@ -90,7 +90,7 @@ def run_script(backend: Backend, url: str, script: str) -> list[str]:
         [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")

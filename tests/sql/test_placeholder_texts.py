@@ -2,7 +2,6 @@
 
 import contextlib
 import sqlite3
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,10 +166,8 @@ def test_long_texts_take_no_long_time(opening: str) -> None:
     for piece in [*SNIPPETS, "?,", ":a,", "''", "E''\n", "\\'", "$a ", "1", "a?", "a = ? and "]:
         text = opening + piece * (100_000 // len(piece))
         for dialect in DIALECTS:
-            start = time.process_time()
             with contextlib.suppress(ValueError):
-                by_list(text, dialect)
-            assert time.process_time() - start < 1.5  # usual: 0.03; quadratic: minutes
+                by_list(text, dialect)  # in milliseconds; what is quadratic reaches the timeout
 
 
 # What SQLite makes of it.

@@ -17,7 +17,7 @@ import cenote.drivers
 from tests.support.backends import Backend
 from tests.support.faults import with_server
 from tests.support.kit import outcome
-from tests.support.waiting import WAIT, eventually
+from tests.support.waiting import WAIT, eventually, let_pass
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 SQLITE = "sqlite:///:memory:"
@@ -209,7 +209,9 @@ async def test_functions_are_for_sqlite(backend: Backend) -> None:
             db.create_collation("f", backwards)
 
 
-async def test_sqlite_that_is_slow_to_open_is_closed(tmp_path: Path) -> None:
+async def test_sqlite_that_is_slow_to_open_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened, go, closed = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(sqlite3.Connection):
@@ -223,12 +225,13 @@ async def test_sqlite_that_is_slow_to_open_is_closed(tmp_path: Path) -> None:
             closed.set()
 
     url, options = f"sqlite:///{tmp_path}/a.db", {"connect_args": {"factory": Slow}}
-    db = cenote.Database(url, create_timeout=0.05, **options)
+    db = cenote.Database(url, create_timeout=10.0, **options)
     async with no_thread_left():
         try:
-            error = await outcome(db.fetch_val("select 1"))
-            assert isinstance(error, TimeoutError)
-            assert opened.is_set()
+            fetching = asyncio.create_task(outcome(db.fetch_val("select 1")))
+            await eventually(opened.is_set)
+            let_pass(monkeypatch, 10.0)
+            assert isinstance(await fetching, TimeoutError)
         finally:
             go.set()
         await eventually(closed.is_set)

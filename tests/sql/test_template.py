@@ -14,10 +14,12 @@ import pytest
 import cenote
 import cenote.drivers
 from tests.support.backends import Backend
+from tests.support.clock import settle
 from tests.support.faults import told, with_postgresql, with_server
 from tests.support.kit import outcome
 from tests.support.proxy import Proxy
 from tests.support.servers import PASSWORD, MariaDBServer, PostgresServer
+from tests.support.waiting import let_pass
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 SQLITE = "sqlite:///:memory:"
@@ -346,13 +348,18 @@ async def test_settings_that_on_connect_changes_are_its_own(backend: Backend) ->
 
 
 @with_server
-async def test_a_connection_that_never_gets_ready_is_closed(backend: Backend) -> None:
+async def test_a_connection_that_never_gets_ready_is_closed(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Proxy(backend.server.host, backend.server.port) as proxy:
         proxy.black_hole(True)
         url = backend.url_through(proxy.host, proxy.port)
-        async with backend.database(url, create_timeout=0.05) as db:
-            error = await outcome(db.fetch_val("select 1"))
+        async with backend.database(url, create_timeout=5.0) as db:
+            fetching = asyncio.create_task(outcome(db.fetch_val("select 1")))
+            await asyncio.to_thread(proxy.wait_for, lambda counts: counts.connections == 1)
+            await settle()  # it waits for the first words of the server
+            let_pass(monkeypatch, 5.0)
+            error = await fetching
             assert isinstance(error, cenote.PoolError)
             assert isinstance(error, TimeoutError)
-            await asyncio.to_thread(proxy.wait_for, lambda counts: counts.connections == 1)
             await asyncio.to_thread(proxy.wait_for, lambda counts: counts.open == 0)

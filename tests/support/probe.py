@@ -44,7 +44,7 @@ def python(code, *, path, options=(), **environment):
         env={**inherited, "PYTHONPATH": os.pathsep.join(map(str, path)), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
 
 

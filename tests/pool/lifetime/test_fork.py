@@ -70,7 +70,7 @@ def run_script(script):
         [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
