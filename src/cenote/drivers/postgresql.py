@@ -45,6 +45,11 @@ WORDS = {
 }  # fmt: skip
 
 
+def is_conflict(sqlstate: object) -> bool:
+    """Return whether a transaction was rolled back because of another one."""
+    return sqlstate in ("40001", "40P01")  # serialization failure, deadlock
+
+
 def is_demotion(sqlstate: object) -> bool:
     return sqlstate == "25006"  # read_only_sql_transaction
 

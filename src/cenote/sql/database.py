@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from inspect import CORO_CREATED, getcoroutinestate, signature
 from logging import WARNING
 from types import CoroutineType, TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, TypeVar, TypeVarTuple, Unpack
 
 from .. import errors, options
 from ..errors import PoolError
@@ -26,6 +26,7 @@ from .per_loop import LoopDatabase
 from .prepared import Statement, prepare
 from .session import Session
 from .streams import Stream
+from .transact import transact
 from .transaction import Transaction
 from .url import Secret, is_text, parse
 from .verbs import TextVerbs
@@ -34,6 +35,9 @@ HOOKS = ("factory", "destructor", "healthcheck", "before_acquire", "before_relea
 POOL_OPTIONS = CommonOptions.__optional_keys__
 ACQUIRE_TIMEOUT = 30.0  # seconds, unless given
 LOOK_AGAIN = 0.1  # seconds after which the loop of another thread may have ended
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 running_loop = asyncio._get_running_loop
 
@@ -145,6 +149,32 @@ class Database(TextVerbs):
     ) -> Transaction:
         """`async with db.transaction() as tx:`; inside another one it is a savepoint."""
         return Transaction(self, isolation, read_only)
+
+    async def transact(
+        self,
+        function: Callable[[*Ts], Awaitable[R]],
+        *args: *Ts,
+        attempts: int = 5,
+        isolation: Isolation | None = None,
+        read_only: bool = False,
+    ) -> R:
+        """Run a coroutine function in a transaction, and again after a conflict.
+
+        A conflict is a serialization failure, a deadlock or a lock that was not to be had: the
+        transaction was rolled back because of another one. The function is called with `args` for
+        each attempt, after a pause that grows and is drawn at random; it should do nothing that
+        must not be done twice outside the database. Nothing is run again if it is not known whether
+        the transaction was committed.
+
+        Args:
+            attempts: How often it is tried, at most.
+
+        Returns what the function returned. Raises what it raised, or the last conflict.
+        """
+        return await transact(
+            self, self._driver, function, args,
+            attempts=attempts, isolation=isolation, read_only=read_only,
+        )  # fmt: skip
 
     async def begin(self, *, isolation: Isolation | None = None, read_only: bool = False) -> None:
         """Begin a transaction that ends with commit() or rollback(), or with the task."""

@@ -348,6 +348,10 @@ class Driver(ABC):
         """Whether an error that ended a transaction has rolled it back, and not committed it."""
         return True
 
+    def is_conflict(self, error: BaseException) -> bool:
+        """Whether a transaction failed because of another one, and may succeed if run again."""
+        return False
+
     def is_demoted(self, error: BaseException) -> bool:
         """Whether this error says that the server has become read-only."""
         return False

@@ -11,6 +11,7 @@ from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..options import seconds
 from ..postgresql import (
+    is_conflict,
     is_demotion,
     is_final,
     server_options,
@@ -100,6 +101,9 @@ class AsyncpgDriver(Driver):
             return str(error).startswith("cannot switch to state")
         # Closed before it was used; in mid-statement it is another error.
         return isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return is_conflict(getattr(error, "sqlstate", None))
 
     def is_demoted(self, error: BaseException) -> bool:
         return is_demotion(getattr(error, "sqlstate", None))

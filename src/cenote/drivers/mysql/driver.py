@@ -22,6 +22,7 @@ GONE = frozenset({2000, 2002, 2003, 2006, 2012, 2013, 2014, 2027, 2055})
 # Deadlock, no memory for locks, lock timeout (if so configured), record changed: then the whole
 # transaction is rolled back. Whatever else ends one has committed it.
 ROLLED_BACK = frozenset({1213, 1206, 1205, 1020, 1614})
+CONFLICTS = frozenset({1213, 1205})  # a deadlock, a lock that was not to be had in time
 DEMOTED = frozenset({1290, 1836})
 
 SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -175,6 +176,9 @@ class MysqlDriver(Driver):
 
     def rolls_back(self, error: BaseException) -> bool:
         return isinstance(error, errors.MySQLError) and code(error) in ROLLED_BACK
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return isinstance(error, errors.MySQLError) and code(error) in CONFLICTS
 
     def is_demoted(self, error: BaseException) -> bool:
         # 1290 also comes of other options that forbid something.

@@ -11,6 +11,7 @@ from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..options import seconds
 from ..postgresql import (
+    is_conflict,
     is_demotion,
     is_final,
     server_options,
@@ -76,6 +77,9 @@ class PsycopgDriver(Driver):
         # Not one that the server sent, with these very words.
         unsent = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
         return unsent and str(error) == CLOSED
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return is_conflict(getattr(error, "sqlstate", None))
 
     def is_demoted(self, error: BaseException) -> bool:
         return is_demotion(getattr(error, "sqlstate", None))

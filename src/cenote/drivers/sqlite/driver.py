@@ -122,6 +122,10 @@ class SqliteDriver(Driver):
     def is_unsent(self, error: BaseException) -> bool:
         return isinstance(error, ConnectionClosedError)
 
+    def is_conflict(self, error: BaseException) -> bool:
+        code = getattr(error, "sqlite_errorcode", 0)  # of extended codes, the lowest byte counts
+        return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_BUSY
+
     def is_disconnect(self, error: BaseException) -> bool:
         # The connection is closed, or the file is not what it was.
         if isinstance(error, ConnectionClosedError):
