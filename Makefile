@@ -51,6 +51,7 @@ lint:
 types:
 	@scripts/venv.sh .venv '$(PYTHON)' dev
 	.venv/bin/python -m mypy
+	.venv/bin/python -m pyright --pythonpath .venv/bin/python src
 	.venv/bin/python scripts/type_completeness.py
 
 check: lint types

@@ -62,7 +62,7 @@ class Core(Deadlines):
         self._reset()
         self.circuit: CircuitState = CircuitState.ACTIVE
         self.recovery: int = 0  # number of the latest recovery
-        self.phase = Phase.NEW
+        self.phase: Phase = Phase.NEW
 
     def _reset(self) -> None:
         self.busy = 0  # depth of the steps under way; 0 while a hook runs
@@ -81,7 +81,7 @@ class Core(Deadlines):
         self.waiting: int = 0  # claims in the queue
         self.probes_in_use: int = 0  # places of the present recovery that are taken
         self.waiters_without_probe: int = 0  # from before the present recovery
-        self.queue_seqs = 0  # turns given out
+        self.queue_seqs: int = 0  # turns given out
         self.idle_seqs: int = 0  # times a slot became idle
         self.acquired: int = 0  # in total
         self.released: int = 0  # in total

@@ -70,7 +70,7 @@ class Claim:
         "warned",
     )
 
-    over = False  # of the native core: what drove it has ended by an exception
+    over: bool = False  # of the native core: what drove it has ended by an exception
 
     def __init__(self) -> None:
         self.state: ClaimState = ClaimState.ASKING

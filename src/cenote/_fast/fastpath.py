@@ -36,13 +36,18 @@ class Acquire(Claim, Generic[T]):
 
     __slots__ = ("_driver", "_pool", "_steps", "stage")
 
+    began: float  # these of the claim are set here
+    in_block: bool
+    seen_idle: int
+    task: Any
+
     def __init__(self, pool: Any, timeout: float | None, code: CodeType, instruction: int) -> None:
         super().__init__()
-        self.code = code
-        self.instruction = instruction
-        self.timeout = timeout
+        self.code: CodeType | None = code
+        self.instruction: int = instruction
+        self.timeout: float | None = timeout
         self._pool = pool
-        self.stage = FRESH
+        self.stage: AcquireState = FRESH
         self._driver: object = None  # whose __await__() drives it, from BEGUN on
         self._steps: Generator[Any, None, T] | None = None  # driven as a coroutine
 
@@ -211,9 +216,8 @@ class EngineBase:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int = 0  # in which the loop runs
         self.time: Callable[[], float] = none  # the clock of the loop
-        self.direct_clock: bool = (
-            False  # for the native core: the loop's time is the monotonic clock
-        )
+        # For the native core: the loop's time is the monotonic clock.
+        self.direct_clock: bool = False
         self.direct_future: bool = False  # likewise: its futures are asyncio's
         self.before_acquire: Any = None
         self.before_release: Any = None

@@ -42,6 +42,7 @@ class Tally:
         self._held_told = 0.0
 
     def hear(self, event: PoolEvent) -> None:
+        """Count an event of the pool, and note the news that it makes."""
         match event.kind:
             case EventKind.ACQUIRED:
                 self.waits.append(event.duration or 0.0)
@@ -91,6 +92,7 @@ def near(text: str | None) -> str:
 
 
 def summary(play: Play, stats: Stats, money: int, expected: int) -> Iterator[str]:
+    """Yield the lines that sum up the play at its end."""
     tally, screen = play.tally, play.screen
 
     def row(name: str, *parts: str) -> Iterator[str]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+
+    class Untyped:
+        """A class of a library without types, as type checkers shall see it: all it has is Any."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,6 +240,7 @@ class Tracing:
     # -- statements ------------------------------------------------------------------------------
 
     def observe(self, database: Database) -> None:
+        """Record a span for every statement of this database from now on."""
         if database in self._observed:
             return
         attributes, dialect = describe(database), dialect_of(database)

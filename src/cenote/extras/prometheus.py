@@ -152,6 +152,7 @@ class Row:
         }
 
     def add(self, pool: Pool[Any], watch: Watch) -> None:
+        """Add the numbers of one pool."""
         # Before what is counted elsewhere, so that no sum is ahead of its count for long.
         counts = {name: [*getattr(watch, field)] for name, _, field in HISTOGRAMS}
         stats, circuit = pool.stats(), pool.state

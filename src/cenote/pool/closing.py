@@ -42,7 +42,7 @@ class Closing:
     def __init__(self, engine: Engine[Any], *, closed: bool = False) -> None:
         """`closed`: it was closed before a fork."""
         self._engine = engine
-        self.state = ClosingState.ANNOUNCED if closed else ClosingState.OPEN
+        self.state: ClosingState = ClosingState.ANNOUNCED if closed else ClosingState.OPEN
         self.operation: Operation = Operation()  # the destructors whose errors close() raises
         self._closers: list[Closer] = []  # the close() calls that wait
         self._drain = Timer()

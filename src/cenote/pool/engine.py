@@ -12,8 +12,10 @@ from __future__ import annotations
 import sys
 import time
 import weakref
+from asyncio import Task
+from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .. import errors
 from .._core import Claim, Core, Slot, next_expiry
@@ -22,7 +24,7 @@ from ..caller import caller
 from ..events import DestroyReason, Totals
 from ..hooks import drop, is_async, is_awaitable
 from ..options import Settings
-from ..states import Phase
+from ..states import Handover, Phase
 from .circuit import Circuit
 from .claims import Claims
 from .closing import Closing
@@ -36,7 +38,7 @@ from .opening import Opening
 from .operation import DONE, Operation, raise_fatal
 from .returns import Returns
 from .signals import Signals
-from .steps import Steps
+from .steps import Call, Steps
 from .tickets import Tickets
 
 if TYPE_CHECKING:
@@ -66,7 +68,33 @@ class Engine(EngineBase, Generic[T]):
         "settings", "totals",
     )  # fmt: skip
 
-    done = DONE  # the operation of what has already happened
+    done: ClassVar[Operation] = DONE  # the operation of what has already happened
+
+    admit_or_raise: Callable[[Claim], None]
+    broken_off: Callable[[], None]
+    call_out: Call
+    check_deadlock: Callable[[Claim], None]
+    check_loop: Callable[[], None]
+    completed: Callable[[Operation], Operation]
+    contain: Callable[[BaseException, str], None]
+    current_task: Callable[[], Task[Any] | None]
+    defer_return: Callable[[Slot, bool], Operation]
+    enter: Callable[[], None]
+    examine: Callable[[Slot, Any, BaseException | None], Operation]
+    expect: Callable[[Slot], None]
+    held: Callable[[Claim, Slot], None]
+    interrupted: Callable[[Claim, bool], None]
+    leased: Callable[[Any, str], Slot]
+    leave: Callable[[Claim, BaseException], Coroutine[Any, Any, None]]
+    lose: Callable[[Claim, BaseException], None]
+    obtain: Callable[[Claim, Handover, Slot | None, Any], Coroutine[Any, Any, Any]]
+    refuse: Callable[[Slot, BaseException | None], None]
+    report_success: Callable[[int], None]
+    returned: Callable[[Claim, Slot], None]
+    set_alarm: Callable[[float], None]
+    settle: Callable[[Slot], Operation]
+    start_ticket: Callable[[Any, Any], Task[None]]
+    step: Call
 
     def __init__(
         self,
@@ -77,12 +105,12 @@ class Engine(EngineBase, Generic[T]):
         closed: bool = False,
     ) -> None:
         super().__init__()
-        self.pool_ref = weakref.ref(pool, self._dissolve)
-        self.settings = settings
+        self.pool_ref: Callable[[], Any] = weakref.ref(pool, self._dissolve)
+        self.settings: Settings = settings
         self.name: str | None = settings.name
         self.context: Context = copy_context() if context is None else context  # of factories
         self.totals: Totals = Totals()
-        self.core = Core(
+        self.core: Core = Core(
             min_size=settings.min_size,
             max_size=settings.max_size,
             max_uses=settings.max_uses,
@@ -91,13 +119,13 @@ class Engine(EngineBase, Generic[T]):
             recovering_limit=settings.recovering_limit,
             sync_factory=not is_async(settings.factory),
         )
-        self.time = time.monotonic  # the loop's clock, once bound
-        self.strategy = settings.strategy
-        self.before_acquire = settings.before_acquire
-        self.before_release = settings.before_release
+        self.time: Callable[[], float] = time.monotonic  # the loop's clock, once bound
+        self.strategy: Any = settings.strategy
+        self.before_acquire: Any = settings.before_acquire
+        self.before_release: Any = settings.before_release
         self.max_waiting: int = -1 if settings.max_waiting is None else settings.max_waiting
-        self.acquire_timeout = settings.acquire_timeout
-        self.hold_warning = settings.hold_warning
+        self.acquire_timeout: float | None = settings.acquire_timeout
+        self.hold_warning: float | None = settings.hold_warning
         self.advancing: bool = False  # see advance
         self._again = False
         self._make_parts(closed)

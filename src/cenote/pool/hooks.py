@@ -26,6 +26,7 @@ from .operation import Operation, raise_fatal
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .steps import Call
 
 GRACE: Final = 0.1  # seconds that a hook has to obey its cancellation before it is left behind
 
@@ -44,10 +45,12 @@ class HookOwner(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop in which they run."""
+        ...
 
     @property
     def pool(self) -> object:
         """The pool, which a hook task keeps alive."""
+        ...
 
     def began(self, task: HookTask) -> None: ...
 
@@ -92,7 +95,7 @@ class HookTask:
         self._pool = owner.pool  # not collected while a hook is under way
         self._loop = loop = owner.loop if loop is None else loop
         self._call = call  # what is still to be called,
-        self._awaitable = awaitable  # or else awaited
+        self._awaitable: Any = awaitable  # or else awaited
         self._overrun = overrun
         self._done = done
         self._late = late
@@ -101,7 +104,7 @@ class HookTask:
         self._task: asyncio.Task[None] | None = None
         self._timer = Timer()
         self._outcome: tuple[Any, BaseException | None] | None = None  # what is to be delivered
-        self.slot = slot  # which is in its hands
+        self.slot: Any = slot  # which is in its hands
         self.operation: Operation | None = operation  # which `done` ends
         self.awaited: Any = awaitable  # what the hook has returned
         self.finished: bool = False
@@ -111,13 +114,13 @@ class HookTask:
         steps = self._run()
         try:
             start = partial(loop.create_task, steps, name=name, context=context)
-            self._task = owner.call_out(start)
+            self._task = task = owner.call_out(start)
         except BaseException as error:  # a task factory that does not take what it is given
             steps.close()
             drop(awaitable)
             self._finish(error=error)
         else:
-            self._task.add_done_callback(self._ended)
+            task.add_done_callback(self._ended)
 
     @property
     def was_cut(self) -> bool:
@@ -220,7 +223,8 @@ class Hooks:
 
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
-        self.step, self.call_out = engine.step, engine.call_out
+        self.step: Call = engine.step
+        self.call_out: Call = engine.call_out
         self.tasks: set[HookTask] = set()  # under way
 
     @property

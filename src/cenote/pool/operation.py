@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 
 class Operation(Coroutine[Any, Any, None]):
@@ -71,7 +71,7 @@ class Operation(Coroutine[Any, Any, None]):
         raise StopIteration
 
     def throw(self, *error: Any) -> Any:
-        super().throw(*error)
+        super().throw(*error)  # pyright: ignore[reportAbstractUsage]  # it raises the error
 
     def close(self) -> None:
         """Do nothing: the operation is already under way."""
@@ -88,7 +88,8 @@ class Done(Operation):
 
     __slots__ = ()
 
-    __await__ = ().__iter__  # type: ignore[assignment]  # at its end already
+    if not TYPE_CHECKING:
+        __await__ = ().__iter__  # at its end already
 
 
 DONE: Final = Done()

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from logging import ERROR
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from .. import errors
 from .._core import Claim, Slot
@@ -41,6 +41,12 @@ R = TypeVar("R")
 
 ANYWHERE = RecursionError, MemoryError  # what may be raised at any point of a step
 PENDING = ClaimState.WAITING, ClaimState.GRANTED
+
+
+class Call(Protocol):
+    """Type of `step` and `call_out`: call a function with these arguments, return its result."""
+
+    def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class Steps:

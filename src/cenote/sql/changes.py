@@ -20,7 +20,7 @@ class SessionChanges:
         self.kept: str | None = None  # by one that succeeded, and no transaction can undo it
         # Made in the open transaction; True: ROLLBACK undoes it.
         self._pending: dict[str, bool] | None = None
-        self.read_only = False  # asked for by a statement, not by the options of a block
+        self.read_only: bool = False  # asked for by a statement, not by the options of a block
 
     def expect(self, connection: DriverConnection, parsed: ParsedStatement) -> None:
         """Note what a statement is about to do to the session."""

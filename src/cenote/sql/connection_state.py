@@ -32,15 +32,16 @@ class StatefulConnection:
     )  # fmt: skip
 
     def __init__(self, raw: Any) -> None:
-        self.raw = raw  # the connection object of the library
+        self.raw: Any = raw  # the connection object of the library
         self.touched: str | None = None  # why the session must be reset; None: nothing changed it
-        self.lasting = False  # no reset undoes the change, so that the connection is replaced
-        self.replans = False  # statements prepared in this session are not valid after a reset
-        self.restarted = False  # watch() saw the transaction end and another one begin
-        self.state = ConnectionState.FRESH
-        self.suspicion_epoch = 0  # of the loop database when this was last known to be alive
-        self.last_heard = 0.0  # loop time of the last answer of the server
-        self.underway = False  # at least one of a series of statements was sent
+        self.lasting: bool = False  # no reset undoes the change, so that the connection is replaced
+        # Statements prepared in this session are not valid after a reset.
+        self.replans: bool = False
+        self.restarted: bool = False  # watch() saw the transaction end and another one begin
+        self.state: ConnectionState = ConnectionState.FRESH
+        self.suspicion_epoch: int = 0  # of the loop database when this was last known to be alive
+        self.last_heard: float = 0.0  # loop time of the last answer of the server
+        self.underway: bool = False  # at least one of a series of statements was sent
         self.leftovers: list[Any] = []  # statements and streams that were never closed
         self.status: str | None = None  # the server's answer to the last execute(), if it gives one
 

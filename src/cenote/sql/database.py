@@ -39,7 +39,7 @@ LOOK_AGAIN = 0.1  # seconds after which the loop of another thread may have ende
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-running_loop = asyncio._get_running_loop
+running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
 
 Observer = Callable[[str, str], Callable[[BaseException | None], object] | None]
 

@@ -57,8 +57,8 @@ class Collected(RowCursor):
     """A cursor over rows that were all fetched before."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        self.rows = rows
-        self.next = 0
+        self.rows: Sequence[Any] = rows
+        self.next: int = 0
 
     async def fetch(self, count: int) -> Sequence[Any]:
         start, self.next = self.next, self.next + count
@@ -85,6 +85,10 @@ class DriverConnection(StatefulConnection, ABC):
     gives_sqlstate: ClassVar[bool] = False  # errors of the server have a SQLSTATE
     keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result keeps it
     guard_bases: ClassVar[tuple[type, ...]] = ()  # base classes that the library checks for
+    touched: str | None  # these of the base are set here as well
+    lasting: bool
+    replans: bool
+    underway: bool
 
     @property
     @abstractmethod
@@ -277,8 +281,8 @@ class Prepared:
     __slots__ = ("connection", "text")
 
     def __init__(self, connection: DriverConnection, text: str) -> None:
-        self.connection = connection
-        self.text = text
+        self.connection: DriverConnection = connection
+        self.text: str = text
 
     def execute(self, arguments: Arguments) -> Any:
         return self.connection.execute(self.text, arguments)

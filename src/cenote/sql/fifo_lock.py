@@ -12,7 +12,7 @@ class FifoLock:
     __slots__ = ("_waiters", "taken")
 
     def __init__(self) -> None:
-        self.taken = False
+        self.taken: bool = False
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:

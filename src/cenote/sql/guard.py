@@ -110,7 +110,7 @@ class Guard:
         return _checked(self, "__wrapped__")
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._cenote_kind
 
     def __getattribute__(self, name: str) -> Any:
@@ -211,17 +211,17 @@ def _method(name: str, original: Callable[..., Any], keeping: bool) -> Callable[
     if iscoroutinefunction(original):
 
         @wraps(original)
-        async def call(self: Guard, /, *arguments: Any, **options: Any) -> Any:
+        async def call_async(self: Guard, /, *arguments: Any, **options: Any) -> Any:
             raw = _checked(self, name)
             result = await bound(self, raw)(*arguments, **options)
             return self if result is raw else result
 
-    else:
+        return call_async
 
-        @wraps(original)
-        def call(self: Guard, /, *arguments: Any, **options: Any) -> Any:
-            raw = _checked(self, name)
-            result = bound(self, raw)(*arguments, **options)
-            return self if result is raw else result
+    @wraps(original)
+    def call(self: Guard, /, *arguments: Any, **options: Any) -> Any:
+        raw = _checked(self, name)
+        result = bound(self, raw)(*arguments, **options)
+        return self if result is raw else result
 
     return call

@@ -109,8 +109,7 @@ def _taken_by(into: Any) -> Taken:
         if is_dataclass(into):
             return _of_dataclass(into)
         if issubclass(into, tuple) and hasattr(into, "_fields"):
-            required = set(into._fields).difference(getattr(into, "_field_defaults", ()))
-            return Taken(tuple(into._fields), frozenset(into._fields), frozenset(required))
+            return _of_namedtuple(into)
         if hasattr(into, "__struct_fields__"):
             return _of_struct(into)
         if hasattr(into, "model_validate") and hasattr(into, "model_fields"):
@@ -124,6 +123,12 @@ def _of_dataclass(into: Any) -> Taken:
     required = (each.name for each in own
                 if each.default is MISSING and each.default_factory is MISSING)  # fmt: skip
     return Taken(positional, frozenset(each.name for each in own), frozenset(required))
+
+
+def _of_namedtuple(into: Any) -> Taken:
+    names = tuple(into._fields)
+    required = set(names).difference(getattr(into, "_field_defaults", ()))
+    return Taken(names, frozenset(names), frozenset(required))
 
 
 def _of_struct(into: Any) -> Taken:

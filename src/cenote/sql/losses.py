@@ -24,9 +24,9 @@ class Lost:
     __slots__ = ("cause", "outcome", "why")
 
     def __init__(self, outcome: Outcome, why: str, cause: BaseException | None) -> None:
-        self.outcome = outcome
-        self.why = why
-        self.cause = cause
+        self.outcome: Outcome = outcome
+        self.why: str = why
+        self.cause: BaseException | None = cause
 
     def error(self) -> TransactionLostError:
         error = errors.transaction_lost(self.outcome, self.why)
@@ -40,9 +40,9 @@ class LostSession:
     __slots__ = ("cause", "once", "reason")
 
     def __init__(self, reason: str, cause: BaseException | None, *, once: bool) -> None:
-        self.reason = reason
-        self.cause = cause
-        self.once = once  # the change is doubtful: it suffices to raise the error once
+        self.reason: str = reason
+        self.cause: BaseException | None = cause
+        self.once: bool = once  # the change is doubtful: it suffices to raise the error once
 
     def error(self) -> SessionLostError:
         error = errors.session_lost(self.reason)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from .. import errors
+from .._fast import Acquire
 from ..caller import user_stacklevel
 from ..errors import PoolError, TransactionScopeWarning
 from ..hooks import is_awaitable
@@ -45,25 +46,24 @@ class LoopDatabase:
     """What a `Database` is in one event loop."""
 
     def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
-        self.database = database
-        self.label = database._label
+        self.database: Database = database
+        self.label: str = database._label
         self.driver: Driver = database._driver
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop = loop
         self.sessions: dict[Any, Session] = {}  # task -> what it holds over several statements
         self.private: set[Session] = set()  # of streams
         self.joined: dict[Any, Transaction] = {}  # task -> the transaction of another
         self.connections: set[DriverConnection] = set()  # all that are open
-        self.suspicion_epoch: int = (
-            0  # counted up when a connection is lost: the others are suspect
-        )
+        # Counted up when a connection is lost: the others are suspect.
+        self.suspicion_epoch: int = 0
         self.refused: WeakSet[Any] = WeakSet()  # tasks whose commit() has failed
-        self.over = False
-        self.disowned = False  # this is a forked child, and all of it is the parent's
+        self.over: bool = False
+        self.disowned: bool = False  # this is a forked child, and all of it is the parent's
         self._closing: set[DriverConnection] = set()  # that end in proper form just now
         self._all_closed = asyncio.Event()  # after the end
-        self.time = monotonic if is_monotonic(loop) else loop.time
+        self.time: Callable[[], float] = monotonic if is_monotonic(loop) else loop.time
         self._ping_after_idle = database._ping_after_idle
-        self.reset_always = database._reset == "always"
+        self.reset_always: bool = database._reset == "always"
         self._guard: AsyncGenerator[None, None] | None = None
         self.pool: Pool[DriverConnection] = Pool(
             self._connect,
@@ -74,8 +74,9 @@ class LoopDatabase:
             **database._pool_options,
         )
         self.pool._skip_check_within(min(JUST_NOW, self._ping_after_idle))
-        self.acquire = self.pool.acquire  # bound once, for every statement
-        self.release_clean = self.pool._release_clean
+        # Bound once, for every statement.
+        self.acquire: Callable[[], Acquire[DriverConnection]] = self.pool.acquire
+        self.release_clean: Callable[[DriverConnection], Any] = self.pool._release_clean
 
     # -- the hooks of the pool -------------------------------------------------------------------
 
@@ -195,6 +196,7 @@ class LoopDatabase:
         return not connection.in_transaction  # SET autocommit = 0 and reset="never"
 
     async def close_leftovers(self, connection: DriverConnection) -> None:
+        """Close the statements and streams of a connection that were never closed."""
         while connection.leftovers:
             await connection.leftovers.pop().close()
 
@@ -264,6 +266,7 @@ class LoopDatabase:
     def bind(
         self, connection: DriverConnection | None, claim: Any, task: Any, *, private: bool = False
     ) -> Session:
+        """Return a new session that holds this connection for a task; `private`: for a stream."""
         # Closed while the statement ran: it is not kept.
         session = Session(self, connection, claim, task, private=private, ended=self.over)
         if private:
@@ -362,6 +365,7 @@ class LoopDatabase:
         parsed: ParsedStatement,
         error: BaseException,
     ) -> None:
+        """After a statement that raised: destroy its connection if it is lost, else keep it."""
         if not self.survives(connection, error, False):
             self.discard(connection, error)
         else:
@@ -406,6 +410,7 @@ class LoopDatabase:
     # -- giving back -----------------------------------------------------------------------------
 
     def give_back(self, connection: DriverConnection | None) -> Any:
+        """Return a connection to the pool, or destroy it if no reset can make it like new."""
         if connection is None:
             return None
         if connection.is_stuck():

@@ -28,13 +28,14 @@ class Pin:
         rows: list[Any] | None = None,
         transaction: Transaction | None = None,
     ) -> None:
-        self.collected = False  # the statement or stream was, in any thread
-        self.reason = reason
-        self.source = source  # what has to be closed on the connection
-        self.exclusive = exclusive  # a stream beside which nothing else can run
-        self.rows = [] if rows is None else rows  # of a stream, read and not yet given
-        self.transaction = transaction  # with which it ends; streams end with any
-        self.over = False  # it has ended with a transaction
+        self.collected: bool = False  # the statement or stream was, in any thread
+        self.reason: str = reason
+        self.source: Any = source  # what has to be closed on the connection
+        self.exclusive: bool = exclusive  # a stream beside which nothing else can run
+        self.rows: list[Any] = [] if rows is None else rows  # of a stream, read and not yet given
+        # With which it ends; streams end with any.
+        self.transaction: Transaction | None = transaction
+        self.over: bool = False  # it has ended with a transaction
 
     def end(self) -> None:
         """Its transaction is over: whoever reads from it gets an error."""

@@ -56,7 +56,7 @@ class Scope:
 
     def __init__(self, transaction: AnyTransaction, outer: Scope | None) -> None:
         self._transaction = ref(transaction)
-        self.outer = outer
+        self.outer: Scope | None = outer
 
     @property
     def transaction(self) -> AnyTransaction | None:
@@ -67,6 +67,7 @@ scope: ContextVar[Scope | None] = ContextVar("cenote.scope", default=None)
 
 
 def enter_scope(transaction: AnyTransaction) -> None:
+    """Make the transaction the one that is open where tasks are started from now on."""
     _everywhere(_enter, transaction)
 
 

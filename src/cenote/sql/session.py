@@ -52,19 +52,21 @@ class Session:
         private: bool = False,
         ended: bool = False,
     ) -> None:
-        self.state = ENDED if ended else FREE  # moved by _move() alone
-        self.loop_db = loop_db
-        self.connection = connection  # None once it was given back or destroyed
-        self.claim = claim
-        self.task = task
-        self.private = private  # of a stream; the task's statements do not use it
-        self.turn = FifoLock()  # a transaction may be shared by several tasks
+        self.state: SessionState = ENDED if ended else FREE  # moved by _move() alone
+        self.loop_db: LoopDatabase = loop_db
+        # None once it was given back or destroyed.
+        self.connection: DriverConnection | None = connection
+        self.claim: Any = claim
+        self.task: Any = task
+        self.private: bool = private  # of a stream; the task's statements do not use it
+        self.turn: FifoLock = FifoLock()  # a transaction may be shared by several tasks
         self.transactions: list[Transaction] = []  # blocks that are open, the outermost first
-        self.outsiders = Outsiders()  # statements that wait for the end of an inner block
-        self.pins = Pins()
+        # Statements that wait for the end of an inner block.
+        self.outsiders: Outsiders = Outsiders()
+        self.pins: Pins = Pins()
         # connection() blocks that are open: for each the transaction that its task has joined.
         self.blocks: list[Transaction | None] = []
-        self.changes = SessionChanges(loop_db.driver.dialect.rules.doubtful)
+        self.changes: SessionChanges = SessionChanges(loop_db.driver.dialect.rules.doubtful)
         self.lost: Lost | None = None  # how the transaction was lost, while state is LOST
         self.lost_session: LostSession | None = None  # what went with the connection
         self.raw: RawTransaction | None = None

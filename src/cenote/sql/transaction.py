@@ -53,15 +53,17 @@ class Transaction(TextVerbs):
 
     def __init__(self, database: Database, isolation: Any, read_only: Any) -> None:
         self._database = database
-        self._isolation = None if isolation is None else check_isolation(isolation)
+        self._isolation: Isolation | None = (
+            None if isolation is None else check_isolation(isolation)
+        )
         if not isinstance(read_only, bool):
             raise TypeError(f"read_only must be True or False, not {read_only!r}")
-        self.read_only = read_only
+        self.read_only: bool = read_only
         self._session: Session | None = None
         self._savepoint: str | None = None  # its name, if it is inside another one
         self._older: Container[Pin] = ()  # what was open before it
         self._is_block = False  # of `async with`, not of begin()
-        self.state = TransactionState.NEW  # moved by _move() alone
+        self.state: TransactionState = TransactionState.NEW  # moved by _move() alone
         self.task: Any = None  # that entered it
 
     def __del__(self) -> None:

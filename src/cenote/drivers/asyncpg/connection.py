@@ -29,6 +29,8 @@ _numbers = counter(1)
 
 
 class AsyncpgConnection(DriverConnection):
+    """A connection of asyncpg."""
+
     __slots__ = ("_alters", "_place", "_wire")
 
     dialect: ClassVar[Dialect] = POSTGRESQL
@@ -37,6 +39,7 @@ class AsyncpgConnection(DriverConnection):
     gives_sqlstate: ClassVar[bool] = True
     guard_bases: ClassVar[tuple[type, ...]] = (private.PROXY,)
     raw: Any
+    status: str | None
 
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
@@ -194,13 +197,15 @@ class AsyncpgConnection(DriverConnection):
 
 
 class AsyncpgPrepared(Prepared):
+    """A prepared statement of asyncpg, prepared again after the plans were forgotten."""
+
     __slots__ = ("plans", "statement")
 
-    connection: AsyncpgConnection
+    connection: AsyncpgConnection  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, connection: AsyncpgConnection, text: str) -> None:
         super().__init__(connection, text)
-        self.plans = 0  # of the connection, when it was prepared
+        self.plans: int = 0  # of the connection, when it was prepared
         self.statement: Any = None
 
     async def ready(self) -> Any:
@@ -247,9 +252,9 @@ class AsyncpgSource(RowCursor):
     """A portal, in a transaction of its own unless there is one."""
 
     def __init__(self, connection: AsyncpgConnection, cursor: Any, own: bool) -> None:
-        self.connection = connection
-        self.cursor = cursor
-        self.own = own
+        self.connection: AsyncpgConnection = connection
+        self.cursor: Any = cursor
+        self.own: bool = own
 
     async def fetch(self, count: int) -> Sequence[Any]:
         rows: Sequence[Any] = await self.cursor.fetch(count)
@@ -265,9 +270,9 @@ class AsyncpgHeld(RowCursor):
     """A cursor that needs no transaction."""
 
     def __init__(self, connection: AsyncpgConnection, name: str) -> None:
-        self.connection = connection
-        self.name = name
-        self.count = 0
+        self.connection: AsyncpgConnection = connection
+        self.name: str = name
+        self.count: int = 0
         self.statement: Any = None
 
     async def fetch(self, count: int) -> Sequence[Any]:

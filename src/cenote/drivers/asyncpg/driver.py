@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from ...sql.driver import ConnectConfig, Driver, DriverConnection
@@ -30,6 +30,8 @@ OTHERS = ("host", "port", "dbname", "application_name", "options", "client_encod
 
 
 class AsyncpgDriver(Driver):
+    """The driver for PostgreSQL by asyncpg."""
+
     connection_class: ClassVar[type[DriverConnection]] = AsyncpgConnection
     style: ClassVar[Style] = "numeric"
 
@@ -79,7 +81,8 @@ class AsyncpgDriver(Driver):
 
     def is_disconnect(self, error: BaseException) -> bool:
         if isinstance(error, asyncpg.PostgresError):
-            severity = error.severity_en or error.severity
+            fields: Any = error  # asyncpg sets them when it makes the error
+            severity = fields.severity_en or fields.severity
             if severity is not None:
                 return is_final(severity)
             return isinstance(error, asyncpg.PostgresConnectionError)  # made by asyncpg itself

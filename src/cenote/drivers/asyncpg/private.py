@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...sql.loading import missing
 from ..library import Library
@@ -14,8 +14,8 @@ from ..wire import Wire, hang_up
 
 try:
     import asyncpg
-except ModuleNotFoundError as error:
-    if error.name != "asyncpg":
+except ModuleNotFoundError as _error:
+    if _error.name != "asyncpg":
         raise
     raise missing("asyncpg", "postgresql") from None
 
@@ -23,17 +23,17 @@ __all__ = ["PROXY", "Connection", "asyncpg"]
 
 TESTED = ("0.32.0", "0.32.0")  # oldest and newest
 
-library = Library("asyncpg", asyncpg.__version__, TESTED)
-connect_utils = library.module("asyncpg.connect_utils", "_cancel")
-connection = library.module(
+library: Library = Library("asyncpg", asyncpg.__version__, TESTED)
+connect_utils: Any = library.module("asyncpg.connect_utils", "_cancel")
+connection: Any = library.module(
     "asyncpg.connection", "_ConnectionProxy", "_StatementCache", "_StatementCacheEntry"
 )
-cursors = library.module("asyncpg.cursor", "BaseCursor", "CursorFactory")
+cursors: Any = library.module("asyncpg.cursor", "BaseCursor", "CursorFactory")
 library.require(cursors.BaseCursor, ["_check_ready"])
 if "is_in_transaction" not in cursors.BaseCursor._check_ready.__code__.co_names:
     # Before 0.32 a cursor was refused in a transaction that was begun by a plain BEGIN.
     raise library.unfit("cursors in every transaction")
-protocol = library.module("asyncpg.protocol.protocol", "BaseProtocol")
+protocol: Any = library.module("asyncpg.protocol.protocol", "BaseProtocol")
 library.require(
     asyncpg.Connection,
     [
@@ -59,7 +59,20 @@ UNFIT = re.compile(
 )
 
 
-class Connection(asyncpg.Connection):  # type: ignore[misc]
+if TYPE_CHECKING:
+    from ..library import Untyped
+
+    class Base(Untyped):
+        """What is called of the class that asyncpg itself has."""
+
+        async def set_type_codec(self, *arguments: Any, **options: Any) -> Any: ...
+        async def set_builtin_type_codec(self, *arguments: Any, **options: Any) -> Any: ...
+
+else:
+    Base = asyncpg.Connection
+
+
+class Connection(Base):
     """An asyncpg connection that knows what a thorough reset is, what may be kept prepared, and
     what may be run again."""
 
@@ -67,9 +80,10 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.alters = False  # a transaction has changed the schema, if that is not rolled back
-        self.codecs = False  # set by its user: they outlast every reset
-        self.plans = 0  # counted up when they are forgotten
+        # A transaction has changed the schema, if that is not rolled back.
+        self.alters: bool = False
+        self.codecs: bool = False  # set by its user: they outlast every reset
+        self.plans: int = 0  # counted up when they are forgotten
 
     def get_reset_query(self) -> str:
         return RESET
@@ -132,8 +146,9 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
         if type(error) is asyncpg.DataError:
             refused = UNFIT.match(str(error)) is not None
         else:
+            fields: Any = error  # asyncpg sets them when it makes the error
             refused = isinstance(error, asyncpg.PostgresError) and is_refusal(
-                error.sqlstate, error.server_source_function, error.context, error.position
+                fields.sqlstate, fields.server_source_function, fields.context, fields.position
             )
             key = None
         if refused and key is not None:

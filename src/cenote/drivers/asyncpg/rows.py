@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, KeysView, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any
 
 from ...sql.rows import Row, describe, make_row
 
 if TYPE_CHECKING:
-    Record = Any
+
+    class Record:
+        """The part of asyncpg's interface that is used here."""
+
+        def keys(self) -> Iterable[str]: ...
+        def items(self) -> Iterable[tuple[str, Any]]: ...
+        def __iter__(self) -> Iterator[Any]: ...
+        def __len__(self) -> int: ...
+        def __getitem__(self, key: Any) -> Any: ...
+
 else:
     from asyncpg import Record
 
 
-class AsyncpgRow(Record):  # type: ignore[misc]
+class AsyncpgRow(Record):
     """A record that equals tuples, shows its names and can be pickled, as the other drivers' rows.
 
     asyncpg makes them itself, in C, so that they cost nothing.

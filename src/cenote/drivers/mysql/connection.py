@@ -44,6 +44,8 @@ Who = tuple[str | None, str | None]  # role and database: both outlast a reset
 
 
 class MysqlConnection(DriverConnection):
+    """A connection of asyncmy, with the statements that it keeps prepared."""
+
     __slots__ = (
         "_changes",
         "_driver",
@@ -63,6 +65,7 @@ class MysqlConnection(DriverConnection):
     interleaves: ClassVar[bool] = False
     keeping: ClassVar[frozenset[str]] = frozenset({"cursor", "prepare"})
     raw: Connection
+    restarted: bool
 
     def __init__(self, raw: Connection, driver: MysqlDriver) -> None:
         super().__init__(raw)
@@ -75,7 +78,7 @@ class MysqlConnection(DriverConnection):
         self.who: Who | None = None  # as it was when it was new; None: unknown
         # MySQL keeps the types of the first parameters, and makes all others fit them: after 1.5 a
         # text would be 0.0. MariaDB does not.
-        self.typed = "MariaDB" not in raw.server_version
+        self.typed: bool = "MariaDB" not in raw.server_version
         self._wire = Wire(raw.transport.get_extra_info("socket").fileno())
 
     @property
@@ -358,13 +361,15 @@ class MysqlConnection(DriverConnection):
 
 
 class MysqlPrepared(Prepared):
+    """A prepared statement of asyncmy, prepared again if MySQL gets parameters of other types."""
+
     __slots__ = ("_types", "statement")
 
-    connection: MysqlConnection
+    connection: MysqlConnection  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, connection: MysqlConnection, text: str, statement: Any) -> None:
         super().__init__(connection, text)
-        self.statement = statement
+        self.statement: Any = statement
         self._types: list[type] | None = None  # of the parameters that it was first run with
 
     async def execute(self, arguments: Arguments) -> int:

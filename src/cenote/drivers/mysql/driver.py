@@ -41,6 +41,8 @@ WHO = f"SELECT CURRENT_ROLE(), DATABASE(), {', '.join(f'@@{name}' for name in SE
 
 
 class MysqlDriver(Driver):
+    """The driver for MySQL and MariaDB by asyncmy."""
+
     connection_class: ClassVar[type[DriverConnection]] = MysqlConnection
     style: ClassVar[Style] = "qmark"
     reserved: ClassVar[tuple[str, ...]] = ("autocommit",)
@@ -55,8 +57,9 @@ class MysqlDriver(Driver):
         self._tls = tls(options)
         if self._tls is not None and "ssl" in config.connect_args:
             raise ValueError("url has TLS options, and connect_args has 'ssl' as well; keep one")
-        self.plans_kept = config.statement_cache_size  # for each connection
-        self.longest_kept = LONGEST_KEPT if self.plans_kept else -1  # characters of their texts
+        self.plans_kept: int = config.statement_cache_size  # for each connection
+        # Characters of their texts.
+        self.longest_kept: int = LONGEST_KEPT if self.plans_kept else -1
         arguments: dict[str, Any] = {
             "charset": "utf8mb4",
             "autocommit": True,
@@ -204,7 +207,8 @@ def role_name(role: str | None) -> str:
 def link_is_gone(error: BaseException) -> bool:
     """Whether asyncmy says so. An error of the server says nothing: SIGNAL can give any number. If
     it was the last word, the connection is closed, which `Connection` has looked at."""
-    if not isinstance(error, errors.MySQLError) or error.sqlstate is not None:
+    fields: Any = error
+    if not isinstance(error, errors.MySQLError) or fields.sqlstate is not None:
         return False
     return (
         isinstance(error, errors.InterfaceError)

@@ -10,17 +10,17 @@ import re
 from codecs import lookup
 from collections.abc import Awaitable, Sequence
 from importlib.metadata import version
-from inspect import signature
+from inspect import Signature, signature
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...sql.loading import missing
 from ..library import Library
 
 try:
     import asyncmy
-except ModuleNotFoundError as error:
-    if error.name != "asyncmy":
+except ModuleNotFoundError as _error:
+    if _error.name != "asyncmy":
         raise
     raise missing("asyncmy", "mysql") from None
 
@@ -29,18 +29,18 @@ __all__ = ["AUTOCOMMIT", "FLAGS", "IN_TRANSACTION", "Connection", "Rows", "chars
 
 TESTED = ("0.2.17", "0.2.17")  # oldest and newest
 
-library = Library("asyncmy", version("asyncmy"), TESTED)
-untyped = library.module("asyncmy.connection", "MySQLResult", "PreparedStatement")
-errors = library.module(
+library: Library = Library("asyncmy", version("asyncmy"), TESTED)
+untyped: Any = library.module("asyncmy.connection", "MySQLResult", "PreparedStatement")
+errors: Any = library.module(
     "asyncmy.errors", "InterfaceError", "MySQLError", "OperationalError", "ProgrammingError"
 )
-charset_by_name = library.module("asyncmy.charset", "charset_by_name").charset_by_name
-client = library.module("asyncmy.constants.CLIENT", "FOUND_ROWS", "SESSION_TRACK")
-command = library.module("asyncmy.constants.COMMAND", "COM_QUERY", "COM_STMT_EXECUTE")
-status = library.module(
+charset_by_name: Any = library.module("asyncmy.charset", "charset_by_name").charset_by_name
+client: Any = library.module("asyncmy.constants.CLIENT", "FOUND_ROWS", "SESSION_TRACK")
+command: Any = library.module("asyncmy.constants.COMMAND", "COM_QUERY", "COM_STMT_EXECUTE")
+status: Any = library.module(
     "asyncmy.constants.SERVER_STATUS", "SERVER_STATUS_AUTOCOMMIT", "SERVER_STATUS_IN_TRANS"
 )
-protocol = library.module(
+protocol: Any = library.module(
     "asyncmy.protocol", "pack_binary_params", "pack_bulk_rows", "parse_binary_rows_from_buffer",
     "parse_rows_from_buffer",
 )  # fmt: skip
@@ -86,9 +86,25 @@ ENCODINGS: dict[str | None, str] = {
 }
 
 
-Base: Any = asyncmy.Connection
-MySQLResult: Any = untyped.MySQLResult
-PreparedStatement: Any = untyped.PreparedStatement
+if TYPE_CHECKING:
+    from ..library import Untyped
+
+    class Base(Untyped):
+        """What is called of the class that asyncmy itself has; the same below."""
+
+        async def prepare(self, query: Any) -> Any: ...
+        async def query(self, sql: Any, unbuffered: bool = False) -> Any: ...
+        async def _process_auth(self, plugin_name: Any, auth_packet: Any) -> Any: ...
+
+    class MySQLResult(Untyped):
+        def _check_packet_is_eof(self, packet: Any) -> bool: ...
+
+    class PreparedStatement(Untyped):
+        async def execute(self, args: Any = ()) -> Any: ...
+
+else:
+    Base = asyncmy.Connection
+    MySQLResult, PreparedStatement = untyped.MySQLResult, untyped.PreparedStatement
 
 library.require(
     Base,
@@ -108,25 +124,27 @@ library.require(
     MySQLResult, ["_check_packet_is_eof", "init_unbuffered_query", "read", "read_binary"]
 )
 library.require(PreparedStatement, ["close", "execute", "parameter_count"])
-is_end = MySQLResult._check_packet_is_eof
+is_end: Any = MySQLResult._check_packet_is_eof
 
 
-class Result(MySQLResult):  # type: ignore[misc]
+class Result(MySQLResult):
     """asyncmy's, which does not read what the server says of the session at the end of rows."""
 
     __slots__ = ()
+
+    message: Any  # of the base
 
     def _check_packet_is_eof(self, packet: Any) -> bool:
         if not is_end(self, packet):
             return False
         if self.server_status & SESSION_CHANGED:
-            self.message = packet.read_all()  # type: ignore[misc]
+            self.message = packet.read_all()
             if self.connection is not None:  # whoever reads the rows: a cursor of asyncmy does not
                 self.connection._note(self)  # say that it has
         return True
 
 
-class Statement(PreparedStatement):  # type: ignore[misc]
+class Statement(PreparedStatement):
     """asyncmy's, for those who have prepared it by themselves."""
 
     async def execute(self, args: Any = ()) -> Any:
@@ -141,13 +159,13 @@ class Statement(PreparedStatement):  # type: ignore[misc]
         return result
 
 
-class Connection(Base):  # type: ignore[misc]
+class Connection(Base):
     """asyncmy's connection, with what it lacks.
 
     asyncmy has one encoding for both directions. Here `_encoding` is that of what the server sends
     (character_set_results), and `sending` that of what it is sent (character_set_client)."""
 
-    __signature__ = signature(Base)
+    __signature__: ClassVar[Signature] = signature(Base)
     _encoding: str
 
     def __init__(self, **arguments: Any) -> None:
@@ -155,8 +173,8 @@ class Connection(Base):  # type: ignore[misc]
         library.require(self, ATTRIBUTES)
         self.sending: str = self._encoding
         self.variables: dict[str, str | None] = {}  # of the session, as far as they are tracked
-        self.changes = 0  # of them: what was prepared before meant something else
-        self.unsure = False  # whether they are still what the server has said of them
+        self.changes: int = 0  # of them: what was prepared before meant something else
+        self.unsure: bool = False  # whether they are still what the server has said of them
 
     # -- logging in ------------------------------------------------------------------------------
 
@@ -420,15 +438,14 @@ class Rows:
         self._result = result
         self._binary = binary
         self._pending: list[Any] = []  # read and not yet given
-        self.names = [column[0] for column in result.description or ()]
+        self.names: list[str] = [column[0] for column in result.description or ()]
         self._parse: Any = protocol.parse_rows_from_buffer
         if binary:
             self._parse = protocol.parse_binary_rows_from_buffer
+            converters: Any = result.converters or ()
             self._kinds = tuple(
                 (field.type_code, bool(field.flags & UNSIGNED), *converter)
-                for field, converter in zip(
-                    result.fields or (), result.converters or (), strict=True
-                )
+                for field, converter in zip(result.fields or (), converters, strict=True)
             )
         else:
             self._kinds = tuple(result.converters or ())

@@ -47,6 +47,8 @@ _numbers = counter(1)
 
 
 class PsycopgConnection(DriverConnection):
+    """A connection of psycopg."""
+
     __slots__ = ("_context", "_keeper", "_made", "_wire")
 
     dialect: ClassVar[Dialect] = POSTGRESQL
@@ -57,6 +59,7 @@ class PsycopgConnection(DriverConnection):
         {"cursor", "execute", "notifies", "pipeline", "transaction"}
     )
     raw: Connection
+    status: str | None
 
     def __init__(self, raw: Any, context: Any) -> None:
         super().__init__(raw)

@@ -25,6 +25,8 @@ CLOSED = "the connection is closed"  # before anything was sent
 
 
 class PsycopgDriver(Driver):
+    """The driver for PostgreSQL by psycopg 3."""
+
     connection_class: ClassVar[type[DriverConnection]] = PsycopgConnection
     style: ClassVar[Style] = "format"
     reserved: ClassVar[tuple[str, ...]] = ("autocommit",)

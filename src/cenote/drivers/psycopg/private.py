@@ -20,8 +20,8 @@ try:
     from psycopg.adapt import AdaptersMap
     from psycopg.pq import Conninfo, ConnStatus, ExecStatus, TransactionStatus
     from psycopg.rows import no_result, tuple_row
-except ModuleNotFoundError as error:
-    if error.name != "psycopg":
+except ModuleNotFoundError as _error:
+    if _error.name != "psycopg":
         raise
     raise missing("psycopg", "psycopg") from None
 
@@ -32,9 +32,9 @@ R = TypeVar("R")
 
 TESTED = ("3.3.0", "3.3.9")  # oldest and newest
 
-library = Library("psycopg", psycopg.__version__, TESTED)
-preparing = library.module("psycopg._preparing", "Prepare", "PrepareManager")
-waiting = library.module("psycopg.waiting", "Ready", "Wait")
+library: Library = Library("psycopg", psycopg.__version__, TESTED)
+preparing: Any = library.module("psycopg._preparing", "Prepare", "PrepareManager")
+waiting: Any = library.module("psycopg.waiting", "Ready", "Wait")
 
 if TYPE_CHECKING:
     from psycopg._preparing import Prepare, PrepareManager
@@ -162,10 +162,11 @@ class Keeper(PrepareManager):
 
     def __init__(self, made: PrepareManager) -> None:
         super().__init__()
-        self.prepare_threshold = made.prepare_threshold
-        self.prepared_max = made.prepared_max
-        self.missed = False  # of the statements since this was last set, one was not kept before
-        self.guests = False  # statements of the user's own may be prepared on the server
+        self.prepare_threshold: int | None = made.prepare_threshold
+        self.prepared_max: int = made.prepared_max
+        # Of the statements since this was last set, one was not kept before.
+        self.missed: bool = False
+        self.guests: bool = False  # statements of the user's own may be prepared on the server
 
     def get(self, query: Any, prepare: bool | None = None) -> tuple[Prepare, bytes]:
         name = self._names.get((query.query, query.types))
@@ -208,7 +209,7 @@ class Keeper(PrepareManager):
 class Series(psycopg.AsyncCursor[Any]):
     """A cursor that knows which row of executemany() the server refused."""
 
-    done = 0  # rows
+    done: int = 0  # rows
     refusal: psycopg.Error | None = None  # of the next one
 
     def _check_results(self, results: Any) -> None:

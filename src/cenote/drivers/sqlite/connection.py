@@ -53,6 +53,8 @@ def locked() -> sqlite3.OperationalError:
 
 
 class SqliteConnection(DriverConnection):
+    """A connection of SQLite, whose calls run in a thread of their own."""
+
     __slots__ = ("_eager", "_patience", "_reads_only", "_stopped", "_turn", "_writers")
 
     dialect: ClassVar[Dialect] = SQLITE
@@ -217,6 +219,8 @@ class SqliteConnection(DriverConnection):
 
 
 class SqliteSource(RowCursor):
+    """A cursor of SQLite that is read in parts."""
+
     def __init__(self, connection: SqliteConnection, cursor: sqlite3.Cursor) -> None:
         self.connection = connection
         self.cursor = cursor

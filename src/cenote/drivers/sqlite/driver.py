@@ -22,7 +22,7 @@ BUSY_TIMEOUT = 5.0  # seconds
 LONGEST_TIMEOUT = 1e6  # seconds
 PRAGMAS = ("journal_mode", "synchronous", "foreign_keys", "cache_size", "temp_store", "mmap_size")
 NUMBER = re.compile("-?[0-9]+")
-WORDS = {
+WORDS: dict[str, tuple[str, ...]] = {
     "journal_mode": ("delete", "truncate", "persist", "memory", "wal", "off"),
     "synchronous": ("off", "normal", "full", "extra"),
     "foreign_keys": ("on", "off", "true", "false", "yes", "no"),
@@ -38,6 +38,8 @@ BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLIT
 
 
 class SqliteDriver(Driver):
+    """The driver for SQLite by the sqlite3 module, each connection in a thread of its own."""
+
     connection_class: ClassVar[type[DriverConnection]] = SqliteConnection
     style: ClassVar[Style] = "qmark"
     reserved: ClassVar[tuple[str, ...]] = ("database", "isolation_level", "autocommit", "uri")

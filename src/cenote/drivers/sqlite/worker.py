@@ -25,7 +25,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self.thread = Thread(target=_work, args=(self._queue,), name=name, daemon=True)
+        self.thread: Thread = Thread(target=_work, args=(self._queue,), name=name, daemon=True)
         self.thread.start()
 
     def call(self, function: Callable[..., R], *arguments: Any) -> asyncio.Future[R]:

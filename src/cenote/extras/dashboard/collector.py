@@ -277,6 +277,7 @@ class Collector:
                 watch.detach()
 
     def find(self, number: int) -> Pool[Any] | None:
+        """Return the watched pool that has this number, or None."""
         for watch in self._watches.values():
             if watch.number == number:
                 return watch.pool

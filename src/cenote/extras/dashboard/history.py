@@ -83,6 +83,7 @@ class History:
             self._events.append(self._written(event))
 
     def report(self, pool: Pool[Any], *, slots: bool) -> Report:
+        """Return the state of the pool and the events since the last report."""
         view = look(pool, slots=slots, waiters=WAITERS if slots else 0)
         self.align(view.now)
         self._turn(view.now)

@@ -37,28 +37,32 @@ class MySQLDialect(Dialect):
 class MySQLRules(SessionRules):
     """What changes a session of MySQL or MariaDB."""
 
-    functions = re.compile("get_lock|release_lock|release_all_locks|last_insert_id")
-    touching = re.compile(
+    functions: re.Pattern[str] = re.compile(
+        "get_lock|release_lock|release_all_locks|last_insert_id"
+    )
+    touching: re.Pattern[str] = re.compile(
         "BACKUP|BINLOG|CALL|CHANGE|DEALLOCATE|DO|EXECUTE|FLUSH|GET|HANDLER|INSTALL|LOAD|PREPARE|SET"
         "|UNINSTALL|USE|XA"
     )
-    suspicious = ("_lock", "last_insert_id", "@", ":=", "/*!", "/*m!")
-    committing = ("COMMIT",)
-    begin_ends = "commit"
-    lasting = re.compile("XA|SET PROFILING")
-    doubtful = frozenset(
+    suspicious: tuple[str, ...] = ("_lock", "last_insert_id", "@", ":=", "/*!", "/*m!")
+    committing: tuple[str, ...] = ("COMMIT",)
+    begin_ends: Control | None = "commit"
+    lasting: re.Pattern[str] = re.compile("XA|SET PROFILING")
+    doubtful: frozenset[str] = frozenset(
         {"BINLOG", "CALL", "DEALLOCATE", "DO", "DROP PREPARE", "DROP TEMPORARY", "EXECUTE", "FLUSH",
          "GET", "LOAD", "RELEASE_ALL_LOCKS()", "RELEASE_LOCK()", "UNLOCK TABLE", "UNLOCK TABLES",
          "version comment", *STORED, "BEGIN NOT ATOMIC", "CASE", "FOR", "IF", "LOOP", "REPEAT",
          "WHILE"}
     )  # fmt: skip
     # Of all other statements it is not known what else they run.
-    plain = re.compile(
+    plain: re.Pattern[str] = re.compile(
         "SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|VALUES|TABLE|SET|SHOW|EXPLAIN|DESCRIBE|DESC|DO"
         "|SAVEPOINT|RELEASE|ROLLBACK|HANDLER|LOAD|USE|HELP"
     )
     # These may commit, and the driver is told; if the next one begins a transaction, it is not.
-    committing_alone = re.compile("CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK")
+    committing_alone: re.Pattern[str] = re.compile(
+        "CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
+    )
 
     def end(self, items: Items, start: int) -> int:
         """What has a body goes on to the end of the text: bodies are not read."""

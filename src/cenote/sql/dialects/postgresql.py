@@ -34,21 +34,27 @@ class PostgreSQLDialect(Dialect):
 class PostgreSQLRules(SessionRules):
     """What changes a session of PostgreSQL."""
 
-    functions = re.compile(
+    functions: re.Pattern[str] = re.compile(
         r"set_config|setseed|pg_advisory_(un)?lock(_shared|_all)?|pg_try_advisory_lock(_shared)?"
         r"|pg_replication_origin_session_(re)?set(up)?|dblink_(dis)?connect(_u)?|u&"
     )
-    schemas = re.compile(r"pg_temp(_\d+)?")
-    touching = re.compile("CALL|DEALLOCATE|DISCARD|DO|EXECUTE|LISTEN|LOAD|RESET|UNLISTEN")
-    suspicious = ("_config", "setseed", "advisory", "origin", "dblink", "temp", "explain",
-                  "pg_settings", 'u&"')  # fmt: skip
-    lasting = re.compile(r"LOAD|dblink_connect(_u)?\(\)|pg_replication_origin_session_setup\(\)")
-    replanning = re.compile("DEALLOCATE|DISCARD")
-    doubtful = frozenset(
+    schemas: re.Pattern[str] = re.compile(r"pg_temp(_\d+)?")
+    touching: re.Pattern[str] = re.compile(
+        "CALL|DEALLOCATE|DISCARD|DO|EXECUTE|LISTEN|LOAD|RESET|UNLISTEN"
+    )
+    suspicious: tuple[str, ...] = (
+        "_config", "setseed", "advisory", "origin", "dblink", "temp", "explain", "pg_settings",
+        'u&"',
+    )  # fmt: skip
+    lasting: re.Pattern[str] = re.compile(
+        r"LOAD|dblink_connect(_u)?\(\)|pg_replication_origin_session_setup\(\)"
+    )
+    replanning: re.Pattern[str] = re.compile("DEALLOCATE|DISCARD")
+    doubtful: frozenset[str] = frozenset(
         {"CALL", "DEALLOCATE", "DISCARD", "DO", "EXECUTE", "LOAD", "RESET", "UNLISTEN",
          "pg_advisory_unlock()", "pg_advisory_unlock_all()", "pg_advisory_unlock_shared()"}
     )  # fmt: skip
-    undone = frozenset(
+    undone: frozenset[str] = frozenset(
         {"CREATE TEMPORARY", "DECLARE WITH HOLD", "LISTEN", "RESET", "SET", "UNLISTEN"}
     )  # locks, plans and libraries stay
 

@@ -21,11 +21,11 @@ class SQLiteDialect(Dialect):
 class SQLiteRules(SessionRules):
     """What changes a connection of SQLite."""
 
-    functions = re.compile("load_extension")
-    schemas = re.compile("temp")
-    touching = re.compile("ATTACH|DETACH")
-    suspicious = ("load_extension", "temp", "explain")
-    reading = re.compile(  # pragmas whose argument changes nothing of the session
+    functions: re.Pattern[str] = re.compile("load_extension")
+    schemas: re.Pattern[str] = re.compile("temp")
+    touching: re.Pattern[str] = re.compile("ATTACH|DETACH")
+    suspicious: tuple[str, ...] = ("load_extension", "temp", "explain")
+    reading: re.Pattern[str] = re.compile(  # pragmas whose argument changes nothing of the session
         r"\w+_list|(table|index)_x?info|(integrity|quick|foreign_key)_check"
         r"|incremental_vacuum|optimize|wal_checkpoint"
     )

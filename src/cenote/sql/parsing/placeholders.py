@@ -72,9 +72,8 @@ class Template:
     ) -> None:
         self.text: str = text  # for the driver
         self.mapping: bool = mapping  # :name was looked for, else ?
-        self.names: tuple[str, ...] = (
-            names  # one for each parameter of the driver, in order; () with a sequence
-        )
+        # One for each parameter of the driver, in order; () with a sequence.
+        self.names: tuple[str, ...] = names
         self.count: int = count  # of ?; 0 with a mapping
         self.native: bool = native  # nothing was converted
         self._anything = anything  # the driver's own placeholders: the driver checks
