@@ -1,8 +1,10 @@
-"""What it costs to be watched: a free resource is taken and given back, with and without."""
+"""What it costs to be watched: a free resource taken and given back, and one handed over."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
+from time import perf_counter
 
 import cenote
 
@@ -26,7 +28,10 @@ AFTER = "the same, after a subscriber has left"
 NOTHING = "a subscriber that does nothing"
 PROMETHEUS = "the Prometheus collector"
 OTEL = "the OpenTelemetry metrics"
+HANDED = "cenote.Pool: hand-offs, nobody watches"
+HANDED_WATCHED = "hand-offs with a subscriber that does nothing"
 LIMIT = 3.0
+TASKS = 100  # that share one resource
 
 Pool = cenote.Pool[object]
 Watcher = Callable[[Pool], Callable[[], None]]  # begins, and returns the function that ends it
@@ -38,6 +43,11 @@ async def run(scale: Scale) -> Part:
     for name, values in samples.items():
         bare = ratio(values, samples[BARE])
         table.rows.append([name, f"{median(values) * 1e9:,.0f}", spread(values), bare])
+    handed = await measure_hand_offs(scale)
+    contended = Table(f"Watched: {TASKS} tasks over one resource", ["", "ns", "spread", "to bare"])
+    for name, values in handed.items():
+        bare = ratio(values, handed[HANDED])
+        contended.rows.append([name, f"{median(values) * 1e9:,.0f}", spread(values), bare])
     for name, package in ((PROMETHEUS, "prometheus_client"), (OTEL, "opentelemetry")):
         if name not in samples:
             table.notes.append(f"Skipped: {name}, because {package} is not installed.")
@@ -49,7 +59,7 @@ async def run(scale: Scale) -> Part:
     for name in (PROMETHEUS, OTEL):
         measured = median(ratios(samples[name], samples[BARE])) if name in samples else None
         goals.append(Goal(f"async with acquire() with {name}, to bare", LIMIT, measured))
-    return Part([table], samples, goals)
+    return Part([table, contended], {**samples, **handed}, goals)
 
 
 async def measure(scale: Scale) -> Samples:
@@ -58,6 +68,31 @@ async def measure(scale: Scale) -> Samples:
         for name, watch in watchers().items():
             cases[name] = block(await stack.enter_async_context(watched(watch)))
         return await interleave(cases, rounds=scale.short_rounds, operations=scale.operations)
+
+
+async def measure_hand_offs(scale: Scale) -> Samples:
+    """Every acquire waits, and every return is a hand-off."""
+    async with AsyncExitStack() as stack:
+        cases: dict[str, Case] = {}
+        for name, watch in ((HANDED, nobody), (HANDED_WATCHED, do_nothing)):
+            cases[name] = hand_offs(await stack.enter_async_context(watched(watch)))
+        operations = max(TASKS, scale.operations // 10)
+        return await interleave(cases, rounds=scale.short_rounds, operations=operations)
+
+
+def hand_offs(pool: Pool) -> Case:
+    async def work(turns: int) -> None:
+        for _ in range(turns):
+            async with pool.acquire():
+                await asyncio.sleep(0)  # the others come and wait
+
+    async def case(operations: int) -> float:
+        turns = max(1, operations // TASKS)
+        began = perf_counter()
+        await asyncio.gather(*(work(turns) for _ in range(TASKS)))
+        return (perf_counter() - began) * operations / (turns * TASKS)
+
+    return case
 
 
 @asynccontextmanager

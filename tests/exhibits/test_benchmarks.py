@@ -72,6 +72,7 @@ TITLES = [
     "## Fairness: 100 greedy tasks over 10 resources",
     "## Tail latency: 3,000 arrivals a second",
     "## Watched: take and give back",
+    "## Watched: 100 tasks over one resource",
     "## Memory of an idle resource, without the resource itself",
     "## Memory of a waiting task",
     HOOKS,
