@@ -41,9 +41,14 @@ class Worker:
     def is_running(self) -> bool:
         return self.process.returncode is None
 
-    async def kill(self) -> None:
-        if self.is_running():
-            self.process.kill()
+    async def stop(self) -> None:
+        """Close its input, at which a worker ends, and wait for that.
+
+        Not kill(): for a process that has just died it asks for the exit status itself, and asyncio
+        then finds none.
+        """
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         await self.process.wait()
 
 
@@ -78,7 +83,7 @@ async def processes(pool: cenote.Pool[Worker]) -> set[int]:
 async def main() -> None:
     pool = cenote.Pool(
         start,
-        destructor=Worker.kill,
+        destructor=Worker.stop,
         before_acquire=Worker.is_running,
         min_size=WORKERS,
         max_size=WORKERS,

@@ -72,10 +72,12 @@ async def test_transact_repeats_what_lost_a_conflict(backend: Backend, pauses: l
                     await both.wait()
             await db.execute(f"update {table} set name = 'done' where id = ?", [second])
 
-        await asyncio.gather(db.transact(swap, 1, 2), db.transact(swap, 2, 1))
+        # Without pauses the loser may meet the winner again, any number of times.
+        await asyncio.gather(
+            db.transact(swap, 1, 2, attempts=1000), db.transact(swap, 2, 1, attempts=1000)
+        )
         if backend.name != "sqlite":
-            assert sum(tries.values()) == 3
-            assert pauses == [1]
+            assert len(pauses) == sum(tries.values()) - 2 >= 1
         assert db.pool.active_count == 0
 
 
