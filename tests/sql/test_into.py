@@ -141,7 +141,7 @@ def test_pydantic_checks_the_values_and_knows_aliases() -> None:
     assert convert(make_row(("id",), ("7",)), Aliased).number == 7
     with pytest.raises(pydantic.ValidationError):
         convert(make_row(("id",), ("x",)), Aliased)
-    with pytest.raises(TypeError, match="no column for the field 'id'"):
+    with pytest.raises(TypeError, match="no field for the column 'number'"):
         convert(make_row(("number",), (7,)), Aliased)
 
 
@@ -170,3 +170,39 @@ def test_a_row_has_one_interface() -> None:
         row["nme"]
     with pytest.raises(IndexError):
         row[2]
+
+
+@dataclasses.dataclass
+class WithInitVar:
+    x: int
+    y: dataclasses.InitVar[int] = 0
+    z: int = 0
+
+    def __post_init__(self, y: int) -> None:
+        self.seen = y
+
+
+class Swapped(Data):
+    def __init__(self, name: str, id: int) -> None:
+        super().__init__(id, name)
+
+
+class SwappedNamed(Named):
+    def __new__(cls, name: str, id: int) -> "SwappedNamed":
+        return super().__new__(cls, id, name)
+
+
+def test_the_constructor_decides_which_column_goes_where() -> None:
+    made = convert(make_row(("x", "z"), (1, 2)), WithInitVar)
+    assert (made.x, made.seen, made.z) == (1, 0, 2)
+    row = make_row(("id", "name"), (7, "Ada"))
+    for kind in (Swapped, SwappedNamed):
+        assert (convert(row, kind).id, convert(row, kind).name) == (7, "Ada")
+
+
+def test_a_column_that_pydantic_would_ignore_is_refused() -> None:
+    class Aliased(pydantic.BaseModel):
+        number: int = pydantic.Field(0, alias="id")
+
+    with pytest.raises(TypeError, match="no field for the column 'number'"):
+        convert(make_row(("number",), (7,)), Aliased)

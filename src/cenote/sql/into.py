@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, cast, is_typeddict
 
 T = TypeVar("T")
+# A class with one of these has fields: of dataclasses, NamedTuples, attrs and msgspec.
+FIELDS = ("__dataclass_fields__", "_fields", "__attrs_attrs__", "__struct_fields__")
+
 Maker = Callable[[Sequence[Any]], Any]
 
 
@@ -105,53 +108,21 @@ def _taken_by(into: Any) -> Taken:
         known = frozenset(into.__annotations__)
         keys = tuple(into.__annotations__)
         return Taken(keys, known, frozenset(into.__required_keys__), make=dict, word="key")
-    if isinstance(into, type):
-        if is_dataclass(into):
-            return _of_dataclass(into)
-        if issubclass(into, tuple) and hasattr(into, "_fields"):
-            return _of_namedtuple(into)
-        if hasattr(into, "__struct_fields__"):
-            return _of_struct(into)
-        if hasattr(into, "model_validate") and hasattr(into, "model_fields"):
-            return _of_model(into)
+    if hasattr(into, "model_validate") and hasattr(into, "model_fields"):
+        return _of_model(into)
     return _of_callable(into)
-
-
-def _of_dataclass(into: Any) -> Taken:
-    own = [each for each in fields(into) if each.init]
-    positional = tuple(each.name for each in own if not each.kw_only)
-    required = (each.name for each in own
-                if each.default is MISSING and each.default_factory is MISSING)  # fmt: skip
-    return Taken(positional, frozenset(each.name for each in own), frozenset(required))
-
-
-def _of_namedtuple(into: Any) -> Taken:
-    names = tuple(into._fields)
-    required = set(names).difference(getattr(into, "_field_defaults", ()))
-    return Taken(names, frozenset(names), frozenset(required))
-
-
-def _of_struct(into: Any) -> Taken:
-    """Read a class of msgspec."""
-    names = tuple(into.__struct_fields__)
-    given = inspect.signature(into).parameters.values()
-    return Taken(
-        tuple(each.name for each in given if each.kind is not each.KEYWORD_ONLY),
-        frozenset(names),
-        frozenset(each.name for each in given if each.default is each.empty),
-    )
 
 
 def _of_model(into: Any) -> Taken:
     """Read a model of pydantic; `model_validate()` makes the objects, and checks the values."""
+    by_name = into.model_config.get("populate_by_name") or into.model_config.get("validate_by_name")
     known: set[str] = set()
     required: set[str] = set()
     for name, each in into.model_fields.items():
         alias = each.validation_alias if isinstance(each.validation_alias, str) else each.alias
-        known.update({name, alias or name})
+        known.update({name, alias or name} if by_name else {alias or name})
         if each.is_required():
             required.add(alias or name)
-    by_name = into.model_config.get("populate_by_name") or into.model_config.get("validate_by_name")
     return Taken(
         tuple(into.model_fields),
         None if into.model_config.get("extra") == "allow" else frozenset(known),
@@ -168,13 +139,16 @@ def _of_callable(into: Callable[..., Any]) -> Taken:
     by_name = [
         each for each in given if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
     ]
+    positional = [each.name for each in given if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if any(each.kind is each.POSITIONAL_ONLY for each in given):
+        positional = []  # these come first
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in given)
     return Taken(
-        tuple(each.name for each in by_name if each.kind is each.POSITIONAL_OR_KEYWORD),
-        None if any(each.kind is each.VAR_KEYWORD for each in given)
-        else frozenset(each.name for each in by_name),
+        tuple(positional),
+        None if takes_all else frozenset(each.name for each in by_name),
         frozenset(each.name for each in by_name if each.default is each.empty),
-        word="field" if hasattr(into, "__attrs_attrs__") else "parameter",
-    )  # fmt: skip
+        word="field" if any(hasattr(into, mark) for mark in FIELDS) else "parameter",
+    )
 
 
 def _listed(names: Iterable[str]) -> str:
