@@ -1,12 +1,15 @@
 PYTHON ?= python3
 ARGS ?=
+AGE ?= newest
 
 .NOTPARALLEL:
-.PHONY: help demo quick test lint types check matrix bench sanitize soak fuzz chaos exhibits replay values mysql docs dist coverage constraints clean
+.PHONY: help demo quick pools drivers test lint types check matrix bench sanitize soak fuzz chaos nemesis exhibits replay peers values mysql docs dist coverage constraints clean
 
 help:
 	@echo 'make demo    run the demo'
 	@echo 'make quick   core and pool on both cores, without servers: the inner loop'
+	@echo 'make pools   the same with what explores many cases'
+	@echo 'make drivers  the tests of the database with AGE=newest or AGE=oldest drivers'
 	@echo 'make test    run the tests (ARGS="-k name" goes to pytest)'
 	@echo 'make lint    formatting and lint; make types: mypy, pyright'
 	@echo 'make check   format, lint, types, and the tests with the long ones'
@@ -16,8 +19,10 @@ help:
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
 	@echo 'make fuzz    hostile programs for the C API, hostile text for URLs and SQL, about 10 minutes'
 	@echo 'make chaos   2,000 tasks on real servers while everything breaks, about 10 minutes'
+	@echo 'make nemesis  processes of a fleet are killed, paused, replaced and forked; the server refuses nobody'
 	@echo 'make exhibits  the long tests: chaos, soak, demo, benchmarks, browser, replays of our own'
 	@echo 'make replay  other projects'"'"' test suites on the bare driver and through cenote, some hours (ARGS="--statements 1500": 5 minutes)'
+	@echo 'make peers   the own tests of SQLAlchemy, redis-py and asyncpg, with their pools and with the adapters'
 	@echo 'make values  100,000 hostile values through MariaDB and MySQL, in every sql_mode and charset'
 	@echo 'make mysql   get a real MySQL server (Debian unstable, root), and run the database tests on it'
 	@echo 'make docs    build the documentation into site/, without a warning'
@@ -28,12 +33,24 @@ help:
 
 demo:
 	@scripts/venv.sh .venv '$(PYTHON)' plain
-	@.venv/bin/python -m cenote demo $(ARGS)
+	@trap : INT; .venv/bin/python -m cenote demo $(ARGS); ended=$$?; [ $$ended -eq 130 ] || exit $$ended
 
 quick:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@CENOTE_PURE=1 .venv/bin/python -m pytest -q -n auto -m 'not once and not thorough' tests/core tests/pool $(ARGS)
 	@.venv/bin/python -m pytest -q -n auto -m 'not thorough' tests/core tests/pool $(ARGS)
+
+pools:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@CENOTE_PURE=1 .venv/bin/python -m pytest -q -n auto -m 'not once' tests/core tests/pool $(ARGS)
+	@.venv/bin/python -m pytest -q -n auto tests/core tests/pool $(ARGS)
+
+drivers:
+	@scripts/venv.sh .venv-drivers '$(PYTHON)' test
+	@scripts/servers.sh
+	@mkdir -p build && .venv-drivers/bin/python scripts/driver_versions.py $(AGE) > build/drivers.txt
+	@.venv-drivers/bin/python -m pip install -q --upgrade -r build/drivers.txt
+	@.venv-drivers/bin/python -m pytest -q -n auto tests/sql tests/drivers tests/adapters $(ARGS)
 
 test:
 	@scripts/venv.sh .venv '$(PYTHON)' test
@@ -64,7 +81,7 @@ matrix:
 
 bench:
 	@scripts/venv.sh .venv '$(PYTHON)' bench
-	@scripts/servers.sh postgresql mariadb
+	@scripts/servers.sh postgresql mariadb redis
 	@.venv/bin/python -m benchmarks $(ARGS)
 
 sanitize:
@@ -84,6 +101,11 @@ chaos:
 	@.venv/bin/python -m tests.exhibits.chaos $(ARGS)
 	@.venv/bin/python -m tests.exhibits.poison $(ARGS_POISON)
 
+nemesis:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@scripts/servers.sh postgresql redis
+	@.venv/bin/python -m tests.exhibits.nemesis $(ARGS)
+
 exhibits:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh
@@ -93,6 +115,11 @@ replay:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh postgresql mariadb
 	@.venv/bin/python -m tests.exhibits.replay $(ARGS)
+
+peers:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@scripts/servers.sh
+	@.venv/bin/python -m tests.exhibits.peers $(ARGS)
 
 values:
 	@scripts/venv.sh .venv '$(PYTHON)' test
@@ -120,6 +147,6 @@ constraints:
 	@PYTHON='$(PYTHON)' scripts/constraints.sh $(ARGS)
 
 clean:
-	rm -rf .venv .venv-3.* build dist site src/*.egg-info
+	rm -rf .venv .venv-3.* .venv-drivers build dist site src/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -10,14 +10,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.servers import MariaDBServer, PostgresServer
+from tests.support.servers import MariaDBServer, PostgresServer, RedisServer
 
 from . import (
+    adapters,
     alone,
     databases,
     drivers,
     fairness,
     handlers,
+    latency,
     memory,
     observed,
     pools,
@@ -48,7 +50,7 @@ POOLS: dict[str, Any] = {
     "observed": observed.run,
     "memory": memory.run,
 }
-HALVES = ("pools", "statements", "recovery")
+HALVES = ("pools", "statements", "latency", "adapters", "recovery")
 ROOT = Path(__file__).parent.parent
 
 
@@ -87,6 +89,10 @@ class Run:
                 self.skip("hooks in C", reason)
         if "statements" in only:
             self.add("statements", await statements.run(self.scale, self.urls()))
+        if "latency" in only and "psycopg" in self.urls():
+            self.add("latency", await latency.run(self.scale, self.urls()["psycopg"]))
+        if "adapters" in only:
+            await self.measure_adapters()
         if "recovery" in only and self.servers:
             self.add("recovery", await recovery.run(self.scale, self.servers))
 
@@ -96,6 +102,14 @@ class Run:
             self.parts["databases"] = Part([], {}, databases.goals(None))
         else:
             self.add("databases", await databases.run(self.scale, url))
+
+    async def measure_adapters(self) -> None:
+        if (url := self.urls().get("asyncpg")) is None:
+            self.skip("the adapters", "they are measured on PostgreSQL")
+            return
+        if reason := RedisServer.missing():
+            self.skip("the adapter of redis-py", reason)
+        self.add("adapters", await adapters.run(self.scale, url))
 
     def urls(self) -> dict[str, str]:
         """By the name of the driver."""
@@ -161,7 +175,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         choices=[*HALVES, *POOLS, "databases", "handlers"],
-        help="a third of it, or a single part of the pools",
+        help="one of the five parts, or a single part of the pools",
     )
     parser.add_argument("--no-servers", action="store_true", help="skip what needs a server")
     parser.add_argument(

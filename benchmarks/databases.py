@@ -46,10 +46,10 @@ async def run(scale: Scale, url: str) -> Part:
         cases: dict[str, Case] = {
             POOL: uncontended.block(await stack.enter_async_context(cenote_pool(url))),
             PSYCOPG: psycopg_block(await stack.enter_async_context(psycopg_pool(url))),
-            ASYNCPG: asyncpg_block(
+            ASYNCPG: uncontended.block(
                 await stack.enter_async_context(asyncpg_pool(url, reset=reset_nothing))
             ),
-            RESET: asyncpg_block(await stack.enter_async_context(asyncpg_pool(url))),
+            RESET: uncontended.block(await stack.enter_async_context(asyncpg_pool(url))),
         }
         samples = await interleave(
             cases, rounds=scale.short_rounds, operations=scale.operations // 4
@@ -113,17 +113,6 @@ def psycopg_block(pool: Any) -> Case:
         began = perf_counter()
         for _ in range(operations):
             async with pool.connection():
-                pass
-        return perf_counter() - began
-
-    return case
-
-
-def asyncpg_block(pool: Any) -> Case:
-    async def case(operations: int) -> float:
-        began = perf_counter()
-        for _ in range(operations):
-            async with pool.acquire():
                 pass
         return perf_counter() - began
 

@@ -60,6 +60,14 @@ class Driver:
     async def stream(self, connection: Any) -> int:
         raise NotImplementedError
 
+    async def many(self, connection: Any, statements: int) -> None:
+        """One transaction with so many selects by key."""
+        raise NotImplementedError
+
+    async def inner(self, connection: Any) -> None:
+        """An empty transaction with an empty savepoint in it."""
+        raise NotImplementedError
+
 
 class Asyncpg(Driver):
     async def connect(self, url: str) -> Any:
@@ -76,6 +84,15 @@ class Asyncpg(Driver):
     async def stream(self, connection: Any) -> int:
         async with connection.transaction():
             return await count(connection.cursor(ALL))
+
+    async def many(self, connection: Any, statements: int) -> None:
+        async with connection.transaction():
+            for _ in range(statements):
+                await connection.fetchval(PICK + "$1", KEY)
+
+    async def inner(self, connection: Any) -> None:
+        async with connection.transaction(), connection.transaction():
+            pass
 
 
 class Psycopg(Driver):
@@ -95,6 +112,15 @@ class Psycopg(Driver):
         async with connection.transaction(), connection.cursor(name="stream") as cursor:
             await cursor.execute(ALL)
             return await count(cursor)
+
+    async def many(self, connection: Any, statements: int) -> None:
+        async with connection.transaction():
+            for _ in range(statements):
+                await (await connection.execute(PICK + "%s", [KEY])).fetchone()
+
+    async def inner(self, connection: Any) -> None:
+        async with connection.transaction(), connection.transaction():
+            pass
 
 
 class MySQL(Driver):
@@ -124,6 +150,19 @@ class MySQL(Driver):
             await cursor.execute(ALL)
             return await count(cursor)
 
+    async def many(self, connection: Any, statements: int) -> None:
+        await connection.begin()
+        for _ in range(statements):
+            await self.fetch(connection, PICK + "%s", [KEY])
+        await connection.commit()
+
+    async def inner(self, connection: Any) -> None:
+        await connection.begin()
+        async with connection.cursor() as cursor:
+            await cursor.execute("SAVEPOINT inner_block")
+            await cursor.execute("RELEASE SAVEPOINT inner_block")
+        await connection.commit()
+
     @staticmethod
     async def fetch(connection: Any, *statement: Any) -> Any:
         async with connection.cursor() as cursor:
@@ -149,6 +188,18 @@ class SQLite(Driver):
     async def stream(self, connection: Any) -> int:
         async with connection.execute(ALL) as cursor:
             return await count(cursor)
+
+    async def many(self, connection: Any, statements: int) -> None:
+        await connection.execute("begin")
+        for _ in range(statements):
+            await self.fetch(connection, PICK + "?", [KEY])
+        await connection.commit()
+
+    async def inner(self, connection: Any) -> None:
+        await connection.execute("begin")
+        await connection.execute("savepoint inner_block")
+        await connection.execute("release savepoint inner_block")
+        await connection.commit()
 
     @staticmethod
     async def fetch(connection: Any, *statement: Any) -> Any:

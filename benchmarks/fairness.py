@@ -6,8 +6,10 @@ has lasted, so that a task which is never served is not forgotten.
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any, Protocol
 
 from .measure import (
     Part,
@@ -22,13 +24,22 @@ from .measure import (
     rotated,
 )
 from .pools import CENOTE, present
-from .rivals import Rival
 
 TASKS, RESOURCES = 100, 10
 TURNS = 50  # of each task, if all are served alike
 HOLD = 3  # turns of the event loop
 
 FEWEST, MOST, LONGEST, MIDDLE, OVERTOOK = "fewest", "most", "longest", "median", "overtook"
+
+
+class Competitor(Protocol):
+    """What is taken and given back."""
+
+    @property
+    def take(self) -> Callable[[], Awaitable[Any]]: ...
+
+    @property
+    def give(self) -> Callable[[Any], Awaitable[object] | None]: ...
 
 
 @dataclass(slots=True)
@@ -65,7 +76,7 @@ def figures(tally: Tally, turns: int) -> dict[str, float]:
     }
 
 
-async def compete(rival: Rival, turns: int) -> Tally:
+async def compete(rival: Competitor, turns: int) -> Tally:
     """All tasks, until `turns` have been served; then each has one more, which does not count."""
     tally = Tally([0] * TASKS)
     line = Queue()

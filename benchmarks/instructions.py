@@ -7,6 +7,7 @@ system call (vDSO): of the clock, nanoseconds say more.
 
 import asyncio
 import gc
+import os
 import re
 import shutil
 import subprocess
@@ -18,14 +19,18 @@ from pathlib import Path
 
 import cenote
 
-from . import uncontended
+from . import observed, uncontended
 from .measure import Case, Table
 
 SOURCE = Path(cenote.__file__).with_name("_native")
 FEW, MANY = 2_000, 12_000  # cycles
 LOOP = "an empty loop"
-BLOCK, TRY = "block", "try"
-TITLES = {BLOCK: "async with acquire()", TRY: "try_acquire(), release()"}
+BLOCK, TRY, WATCHED = "block", "try", "watched"
+TITLES = {
+    BLOCK: "async with acquire()",
+    WATCHED: "the same with both exporters",
+    TRY: "try_acquire(), release()",
+}
 
 PARTS = {  # what a part is about -> the functions that it is made of, as a pattern
     "clock, without the kernel's part": "fastpath_now",
@@ -34,6 +39,7 @@ PARTS = {  # what a part is about -> the functions that it is made of, as a patt
     "acquire object: made, tracked, freed": "acquire_new|claim_start|Claim_(dealloc|clear)",
     "table of leases": "table_.*",
     "idle ring, states, counters": "(core|ring|list|check)_.*",
+    "histograms of the exporters": "histograms_.*|bucket_add",
     "handing over: StopIteration": "stop_.*|slot_.*",
     "fast path around these": ".*",
 }
@@ -121,13 +127,18 @@ async def run_cycles(name: str, cycles: int) -> None:
         return 0.0
 
     async with cenote.Pool(object, min_size=1, max_size=1) as pool:
+        if name == WATCHED:
+            observed.both(pool)
         cases: dict[str, Case] = {
             LOOP: nothing,
             BLOCK: uncontended.block(pool),
+            WATCHED: uncontended.block(pool),
             TRY: uncontended.try_and_release(pool),
         }
         gc.disable()
         await cases[name](cycles)
+        sys.stdout.flush()
+        os._exit(0)  # the end would have OpenTelemetry record every cycle, as a collection does
 
 
 def main() -> int:

@@ -28,9 +28,13 @@ AFTER = "the same, after a subscriber has left"
 NOTHING = "a subscriber that does nothing"
 PROMETHEUS = "the Prometheus collector"
 OTEL = "the OpenTelemetry metrics"
+BOTH = "Prometheus and OpenTelemetry"
+STATEMENT = "cenote.Database: fetch_val, nobody watches"
+STATEMENT_PROMETHEUS = "with the Prometheus collector"
+STATEMENT_OTEL = "with the OpenTelemetry metrics, and an SDK"
 HANDED = "cenote.Pool: hand-offs, nobody watches"
 HANDED_WATCHED = "hand-offs with a subscriber that does nothing"
-LIMIT = 3.0
+LIMIT = 1.3
 TASKS = 100  # that share one resource
 
 Pool = cenote.Pool[object]
@@ -48,18 +52,25 @@ async def run(scale: Scale) -> Part:
     for name, values in handed.items():
         bare = ratio(values, handed[HANDED])
         contended.rows.append([name, f"{median(values) * 1e9:,.0f}", spread(values), bare])
+    stated = await measure_statements(scale)
+    statements = Table("Watched: a statement of SQLite in memory", ["", "ns", "spread", "to bare"])
+    for name, values in stated.items():
+        bare = ratio(values, stated[STATEMENT])
+        statements.rows.append([name, f"{median(values) * 1e9:,.0f}", spread(values), bare])
     for name, package in ((PROMETHEUS, "prometheus_client"), (OTEL, "opentelemetry")):
         if name not in samples:
             table.notes.append(f"Skipped: {name}, because {package} is not installed.")
+    if BOTH not in samples:
+        table.notes.append(f"Skipped: {BOTH}.")
     if OTEL in samples:
         table.notes.append(
             "OpenTelemetry records what was measured when a reader collects: that is not in here."
         )
     goals = []
-    for name in (PROMETHEUS, OTEL):
+    for name in (PROMETHEUS, OTEL, BOTH):
         measured = median(ratios(samples[name], samples[BARE])) if name in samples else None
         goals.append(Goal(f"async with acquire() with {name}, to bare", LIMIT, measured))
-    return Part([table, contended], {**samples, **handed}, goals)
+    return Part([table, contended, statements], {**samples, **handed, **stated}, goals)
 
 
 async def measure(scale: Scale) -> Samples:
@@ -78,6 +89,35 @@ async def measure_hand_offs(scale: Scale) -> Samples:
             cases[name] = hand_offs(await stack.enter_async_context(watched(watch)))
         operations = max(TASKS, scale.operations // 10)
         return await interleave(cases, rounds=scale.short_rounds, operations=operations)
+
+
+async def measure_statements(scale: Scale) -> Samples:
+    """The SDK is in here: statements are recorded as they end."""
+    watchers: dict[str, Callable[[cenote.Database], Callable[[], None]]] = {
+        STATEMENT: lambda database: lambda: None
+    }
+    if find_spec("prometheus_client") is not None:
+        watchers[STATEMENT_PROMETHEUS] = prometheus
+    if find_spec("opentelemetry.sdk") is not None:
+        watchers[STATEMENT_OTEL] = opentelemetry_sdk
+    async with AsyncExitStack() as stack:
+        cases: dict[str, Case] = {}
+        for name, watch in watchers.items():
+            database = cenote.Database("sqlite:///:memory:", name="bench")
+            stack.callback(watch(database))
+            cases[name] = statement(await stack.enter_async_context(database))
+        operations = max(10, scale.operations // 10)
+        return await interleave(cases, rounds=scale.short_rounds, operations=operations)
+
+
+def statement(database: cenote.Database) -> Case:
+    async def case(operations: int) -> float:
+        began = perf_counter()
+        for _ in range(operations):
+            await database.fetch_val("select 1")
+        return perf_counter() - began
+
+    return case
 
 
 def hand_offs(pool: Pool) -> Case:
@@ -109,6 +149,8 @@ def watchers() -> dict[str, Watcher]:
         found[PROMETHEUS] = prometheus
     if find_spec("opentelemetry") is not None:
         found[OTEL] = opentelemetry
+    if PROMETHEUS in found and OTEL in found:
+        found[BOTH] = both
     return found
 
 
@@ -125,7 +167,7 @@ def do_nothing(pool: Pool) -> Callable[[], None]:
     return pool.subscribe(lambda event: None)
 
 
-def prometheus(pool: Pool) -> Callable[[], None]:
+def prometheus(pool: Pool | cenote.Database) -> Callable[[], None]:
     from prometheus_client import CollectorRegistry
 
     from cenote.extras.prometheus import Collector
@@ -139,3 +181,22 @@ def opentelemetry(pool: Pool) -> Callable[[], None]:
     from cenote.extras.otel import instrument
 
     return instrument(pool, meter_provider=NoOpMeterProvider()).close
+
+
+def opentelemetry_sdk(database: cenote.Database) -> Callable[[], None]:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    from cenote.extras.otel import instrument
+
+    return instrument(database, meter_provider=MeterProvider([InMemoryMetricReader()])).close
+
+
+def both(pool: Pool) -> Callable[[], None]:
+    ends = prometheus(pool), opentelemetry(pool)
+
+    def end() -> None:
+        for each in ends:
+            each()
+
+    return end

@@ -20,7 +20,7 @@ from .measure import Part, Samples, Scale, Table, Versus, compare, median, rotat
 CONNECTIONS, TASKS = 5, 20  # of each set
 PAUSE = 0.05  # seconds from an error to the next try
 DOWN = 1.0  # seconds that the server is away, beside what its own stop and start take
-PATIENCE = 10.0  # seconds after which those who do not work are given up
+PATIENCE = 10.0  # seconds after which tasks that do not work are given up
 LEAST = 0.01  # seconds: what is less is not told apart
 
 POSTGRESQL, MARIADB = "PostgreSQL", "MariaDB"

@@ -145,14 +145,20 @@ def sections(
     """With a marker of the page, what belongs there."""
     versus = [Versus(**one) for one in found["versus"]]
     restarts = [table for table in tables if table.title.startswith("Recovery")]
+    adapted = [table for table in tables if table.title.startswith("Adapters")]
     return {
         "about": "\n".join([about(found), *found["skipped"]]),
         "goals": plain(Goal.table(goals)),
         "pools": plain(pool_summary(versus)),
         "statements": plain(statement_summary(versus)),
-        "recovery": "\n\n".join(f"**{table.title}**\n\n{plain(table)}" for table in restarts),
+        "adapters": titled(adapted) or "In this run: not measured.",
+        "recovery": titled(restarts),
         "losses": losses(versus),
     }
+
+
+def titled(tables: Iterable[Table]) -> str:
+    return "\n\n".join(f"**{table.title}**\n\n{plain(table)}" for table in tables)
 
 
 def replace(text: str, marker: str, content: str) -> str:

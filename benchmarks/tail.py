@@ -2,9 +2,9 @@
 
 The arrivals are a schedule that is drawn once (exponential gaps, the same for every pool and round)
 and kept whatever the pool does. A wait is counted from the moment at which its task should have
-begun: if the pool holds up the event loop, those who come late because of it have waited. Measured
-from the call instead, as a loop of "take, give back, take again" does, such moments vanish from the
-figures: coordinated omission, as Gil Tene calls it. Both are shown.
+begun: if the pool holds up the event loop, the tasks that come late because of it have waited.
+Measured from the call instead, as a loop of "take, give back, take again" does, such moments vanish
+from the figures: coordinated omission, as Gil Tene calls it. Both are shown.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from time import perf_counter
+from typing import Any
 
 import cenote
 
@@ -131,7 +132,9 @@ def cases(pool: cenote.Pool[object]) -> dict[str, Case]:
     }
 
 
-def block(pool: cenote.Pool[object]) -> Case:
+def block(pool: Any) -> Case:
+    """Of `cenote.Pool`, or of another one that has the same method."""
+
     async def case(operations: int) -> float:
         began = perf_counter()
         for _ in range(operations):

@@ -1,6 +1,6 @@
 """A circuit breaker of one's own: it opens when the backend is slow, before anything fails.
 
-A strategy is told of successes and failures, and switches the pool itself. This one also listens to
+A strategy is notified of successes and failures, and switches the pool itself. This one listens to
 the pool's events, because they say how long each resource was in use.
 """
 

@@ -72,7 +72,7 @@ async def work(pool: cenote.Pool[Worker], word: str) -> int | None:
 
 
 async def processes(pool: cenote.Pool[Worker]) -> set[int]:
-    """The ids of all workers: whoever holds all of them has seen each."""
+    """The ids of all workers: a task that holds all of them has seen each."""
     async with AsyncExitStack() as stack:
         workers = [
             await stack.enter_async_context(pool.acquire(timeout=10)) for _ in range(WORKERS)

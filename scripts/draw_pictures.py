@@ -39,8 +39,10 @@ class Rooms:
         ("what may be seen of it: the door for those that watch", "plain"),
         ("the database layer: which task has which connection, and why", "wait"),
         ("one module for each database driver", "hook"),
+        ("one budget and one circuit breaker for many processes", "act"),
         ("the public names", "good"),
-        ("dashboard, metrics, traces: they only watch", "plain"),
+        ("they only watch; and the pool under the interfaces of other libraries", "plain"),
+        ("what programs test themselves with", "plain"),
         ("the demo", "quiet"),
         ("the command line", "quiet"),
     )
@@ -546,7 +548,7 @@ def database() -> Flow:
 
 def connection() -> Flow:
     f = Flow("The life of a connection", gap=(66, 36))
-    f.node("made", 0, 0, "made\n`LoopDatabase._connect`", "hook", "pill")
+    f.node("made", 0, 0, "made\n`ConnectionHooks.connect`", "hook", "pill")
     f.node("idle", 0, 1, "idle in the pool", "good", "pill")
     f.node(
         "look",
@@ -568,10 +570,10 @@ def connection() -> Flow:
     f.node("pinned", 1, 3, "does something pin it?\n`Session.pin_reason`", "wait", "ask")
     f.node("holder", 2, 3, "kept by the task: `Session`\ntransaction, open statement or stream,\n"
            "touched session state, a block", "wait")  # fmt: skip
-    f.node("dirty", 0, 3, "anything left on it?\n`LoopDatabase._before_release`", "act", "ask")
-    f.node("clean", 0, 4, "rolled back, reset, greeted again\n`LoopDatabase._clean`", "act")
+    f.node("dirty", 0, 3, "anything left on it?\n`ConnectionHooks.before_release`", "act", "ask")
+    f.node("clean", 0, 4, "rolled back, reset, greeted again\n`ConnectionHooks._clean`", "act")
     f.node(
-        "gone", 2, 0, "closed, and replaced on demand\n`LoopDatabase._disconnect`", "bad", "pill"
+        "gone", 2, 0, "closed, and replaced on demand\n`ConnectionHooks.disconnect`", "bad", "pill"
     )
     f.edge("made", "idle")
     f.edge("idle", "look", "asked for")
@@ -622,7 +624,7 @@ def connect() -> Sequence:
         ],
         gap=24,
     )
-    s.call("pool", "branch", "`LoopDatabase._connect`")
+    s.call("pool", "branch", "`ConnectionHooks.connect`")
     s.note(
         "pool",
         "in a task of the pool, within\n`create_timeout`; whoever asked\nmay be gone by then",
@@ -635,14 +637,14 @@ def connect() -> Sequence:
     s.call("driver", "driver", "`fresh`: copies of the\narguments")
     s.call("driver", "server", "handshake, TLS, login")
     s.answer("driver", "branch", "`DriverConnection`")
-    s.call("branch", "branch", "`LoopDatabase._greet`")
+    s.call("branch", "branch", "`ConnectionHooks._greet`")
     s.call("branch", "you", "`on_connect`, with the driver's own connection")
     s.answer(
         "you", "branch", 'what it has set is not "touched"; a transaction it left is rolled back'
     )
     s.answer("branch", "pool", "the link: counted from now on")
     s.begin(
-        "if anything of this fails: `LoopDatabase._disconnect` closes what was half made,\n"
+        "if anything of this fails: `ConnectionHooks.disconnect` closes what was half made,\n"
         "and the error goes to the oldest waiter and to the breaker"
     )
     s.end()

@@ -1,4 +1,4 @@
-"""Print requirements for the oldest or the newest drivers that pyproject.toml allows.
+"""Print requirements for the oldest or the newest libraries that pyproject.toml allows.
 
 `driver_versions.py oldest` pins each lower bound; `newest` leaves the range as it is, for
 `pip install --upgrade`.
@@ -9,7 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-EXTRAS = ("postgresql", "psycopg", "mysql")
+EXTRAS = ("postgresql", "psycopg", "mysql", "redis", "sqlalchemy")
 LOWER = re.compile(r"(?P<name>[\w.-]+(?:\[[\w,-]+\])?)\s*>=\s*(?P<version>[\w.]+)")
 
 

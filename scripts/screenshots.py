@@ -1,23 +1,29 @@
 #!/usr/bin/env python3
-"""screenshots.py [FOLDER]: pictures of the dashboard for the docs (default: docs/images).
+"""screenshots.py [FOLDER] [--fleet]: pictures of the dashboard for the docs (default: docs/images).
 
-Needs chromium and selenium; with Pillow the files are a third of the size. Run it as
-`.venv/bin/python -m scripts.screenshots`.
+They are of the demo: its shop, with an outage from the first second to five minutes after, and its
+fleet, so this takes seven minutes; with --fleet only the latter. Needs chromium and selenium; with
+Pillow the files are a third of the size. Run it as `.venv/bin/python -m scripts.screenshots`.
 """
 
 import asyncio
+import io
 import logging
 import random
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.browsing import Browser, Program, launch
 
-import cenote
+from cenote import caller
+from cenote.demo import fleet, play, screen
 
 ROOT = Path(__file__).parent.parent
+CALM, RUSH, GONE, AFTER = 20.0, 14.0, 20.0, 310.0  # seconds of each act
+OUTAGE = CALM + RUSH  # when it begins
 
 try:
     from PIL import Image
@@ -25,173 +31,120 @@ except ImportError:
     Image = None
 
 SHOTS = (
-    # name, width, scheme, pool, seconds to watch, as high as the page
-    ("dashboard-light", 1280, "light", "orders", 75, True),
-    ("dashboard-dark", 1280, "dark", "orders", 1, True),
-    ("wide-database", 1280, "light", "database", 2, True),
-    ("wide-open", 1280, "dark", "mail gateway", 2, True),
-    ("narrow-light", 390, "light", "orders", 2, True),
-    ("narrow-dark", 390, "dark", "database", 2, True),
-    ("narrowest", 320, "light", "orders", 2, True),
+    # name, width, scheme, seconds after the beginning, whether it is as high as the page
+    ("dashboard-saturated", 1280, "light", CALM + 8, False),
+    ("dashboard-outage", 1280, "light", OUTAGE + 0.6, False),
+    ("dashboard-light", 1280, "light", OUTAGE + 6, True),
+    ("dashboard-dark", 1280, "dark", OUTAGE + 10, True),
+    ("dashboard-narrow", 320, "light", OUTAGE + 14, False),
+    ("dashboard-after", 1280, "light", OUTAGE + GONE + 300, True),
 )
-KEPT = ("dashboard-light", "dashboard-dark")
 
 
-class Connection:
-    pass
+def acts():
+    """The acts of the demo that lead to the outage, and its end, in other lengths."""
+    calm, rush, *_, gone, back = play.ACTS
+    return tuple(
+        replace(act, length=length)
+        for act, length in ((calm, CALM), (rush, RUSH), (gone, GONE), (back, AFTER))
+    )
 
 
-class Shop:
-    """A busy program: a pool with waiters, a transaction that stays open, an open breaker."""
+# name, width, scheme, the beginning of what the demo of the fleet says, seconds after that
+FLEET_SHOTS = (("dashboard-fleet", 1280, "light", "everybody is busy", 3.0),)
 
-    def __init__(self):
-        self.down = False
-        self.orders = cenote.Pool(
-            self.connect,
-            destructor=self.disconnect,
-            before_release=self.reset,
-            min_size=4,
-            max_size=24,
-            max_uses=150,
-            hold_warning=2.0,
-            strategy=cenote.ConsecutiveFailures(failure_threshold=3, recovery_timeout=4.0),
-            name="orders",
-        )
-        self.cache = cenote.Pool(Connection, max_size=40, name="cache")
-        self.mail = cenote.Pool(
-            self.refuse,
-            max_size=8,
-            strategy=cenote.ConsecutiveFailures(failure_threshold=3, recovery_timeout=300.0),
-            name="mail gateway",
-        )
-        self.folder = tempfile.TemporaryDirectory()
-        self.database = cenote.Database(
-            f"sqlite:///{self.folder.name}/shop.db", max_size=8, name="database"
-        )
 
-    async def connect(self):
-        await asyncio.sleep(random.uniform(0.05, 0.4))
-        if self.down:
-            raise ConnectionRefusedError("connect to db.internal:5432 refused")
-        return Connection()
+class Paper(io.StringIO):
+    encoding = "utf-8"
 
-    async def refuse(self):
-        raise TimeoutError("smtp.internal:587 did not answer within 5 s")
 
-    async def reset(self, _):
-        await asyncio.sleep(random.uniform(0.005, 0.04))
+async def perform(begun):
+    async with play.Play(random.Random(1), 1.0, screen.Screen(Paper(), color=False)) as story:
+        begun.set()
+        await story.once()
 
-    async def disconnect(self, _):
-        await asyncio.sleep(0.3)
 
-    async def take_orders(self):
-        while True:
-            await self.use(self.orders.acquire(timeout=3), random.expovariate(8))
-            await asyncio.sleep(random.expovariate(5))
+async def perform_fleet(story):
+    async with story:
+        await story.once()
 
-    async def read_cache(self):
-        while True:
-            await self.use(self.cache.acquire(timeout=3), random.expovariate(60))
-            await asyncio.sleep(random.expovariate(12))
 
-    async def print_invoices(self):
-        while True:
-            tasks = [
-                asyncio.create_task(self.print_invoice(), name=f"invoice {number}")
-                for number in range(random.randrange(14, 34))
-            ]
-            await asyncio.gather(*tasks)
-            await asyncio.sleep(2.5)
+def make_fleet():
+    paper = Paper()
+    return fleet.FleetPlay(1.5, screen.Screen(paper, color=False), paper)
 
-    async def print_invoice(self):
-        await self.use(self.orders.acquire(timeout=3), random.uniform(0.5, 2.5))
 
-    async def export(self):
-        while True:
-            await self.use(self.orders.acquire(timeout=3), 40)
-
-    async def use(self, acquire, seconds):
-        try:
-            async with acquire:
-                await asyncio.sleep(seconds)
-        except (cenote.PoolError, OSError):
-            await asyncio.sleep(0.2)
-
-    async def close_month(self):
-        async with self.database.transaction():
-            await self.database.execute("create table if not exists ledger (entry)")
-            await asyncio.sleep(3600)
-
-    async def read_ledger(self):
-        while True:
-            await self.database.fetch_all("select 1")
-            await asyncio.sleep(random.uniform(0.001, 0.04))
-
-    async def send_mail(self):
-        while True:
-            await self.use(self.mail.acquire(timeout=3), 0.1)
-
-    async def fail_once(self):
-        await asyncio.sleep(32)
-        self.down = True
-        self.orders.retire()
-        await asyncio.sleep(3)
-        self.down = False
-        await asyncio.sleep(3600)
+def take_fleet(folder, driver):
+    with Program() as program:
+        url = program.serve()
+        story = program.call(make_fleet)
+        playing = program.start(perform_fleet(story), "demo")
+        browser = Browser(driver)
+        for name, width, scheme, said, after in FLEET_SHOTS:
+            while not (story.title.startswith(said) or playing.done()):
+                time.sleep(0.05)
+            browser.open(f"{url}#fleet=demo", width=width, height=900, scheme=scheme)
+            browser.until(lambda: browser.text("#fleet-name") == "demo")
+            time.sleep(after)
+            take(browser, folder / f"{name}.png", width, width > 600)
+        while not playing.done():
+            time.sleep(0.1)
 
 
 def main():
     logging.getLogger("cenote").addHandler(logging.NullHandler())
-    random.seed(1)
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images"
+    logging.getLogger("cenote").propagate = False
+    caller.internal[play.__file__] = False  # the demo plays an application
+    caller.internal[fleet.__file__] = False
+    play.ACTS = acts()
+    arguments = [each for each in sys.argv[1:] if each != "--fleet"]
+    folder = Path(arguments[0]) if arguments else ROOT / "docs" / "images"
     folder.mkdir(parents=True, exist_ok=True)
-    with Program() as program, tempfile.TemporaryDirectory() as profile:
-        shop = program.call(Shop)
-        program.pools += [shop.orders, shop.cache, shop.mail]
-        for number in range(34):
-            program.start(shop.take_orders(), f"order {number}")
-        for number in range(30):
-            program.start(shop.read_cache(), f"basket {number}")
-        for number in range(4):
-            program.start(shop.read_ledger(), f"ledger {number}")
-        for coroutine, name in (
-            (shop.print_invoices(), "print invoices"),
-            (shop.export(), "nightly export"),
-            (shop.close_month(), "close the month"),
-            (shop.send_mail(), "newsletter"),
-            (shop.fail_once(), "outage"),
-        ):
-            program.start(coroutine, name)
-        url = program.serve(control_token="open-sesame-open-sesame")
+    if "--fleet" not in sys.argv:
+        take_outage(folder)
+    with tempfile.TemporaryDirectory() as profile:
         driver = launch(profile)
         try:
-            for shot in SHOTS:
-                if len(sys.argv) > 1 or shot[0] in KEPT:
-                    take(Browser(driver), url, folder, *shot)
+            take_fleet(folder, driver)
         finally:
             driver.quit()
-        program.do(shop.database.close())
-        shop.folder.cleanup()
 
 
-def take(browser, url, folder, name, width, scheme, pool, seconds, whole):
-    browser.open(url, width=width, height=1000 if width > 600 else 844, scheme=scheme)
-    names = browser.texts("#pools .name")
-    browser.run(f"location.hash = 'pool={names.index(pool) + 1}'")
-    browser.until(lambda: browser.text("#pool-name") == pool)
-    time.sleep(seconds)
+def take_outage(folder):
+    with Program() as program, tempfile.TemporaryDirectory() as profile:
+        url = program.serve()
+        driver = launch(profile)
+        try:
+            begun = program.call(asyncio.Event)
+            program.start(perform(begun), "demo")
+            program.do(begun.wait())
+            began = time.monotonic()
+            browser = Browser(driver)
+            for name, width, scheme, at, whole in SHOTS:
+                open_page(browser, url, width, scheme, began + at)
+                take(browser, folder / f"{name}.png", width, whole)
+        finally:
+            driver.quit()
+
+
+def open_page(browser, url, width, scheme, at):
+    """Open the page a few seconds before the picture is taken: it has a past all the same."""
+    time.sleep(max(0.0, at - 4 - time.monotonic()))
+    browser.open(url, width=width, height=900 if width > 600 else 844, scheme=scheme)
+    browser.until(lambda: browser.text("#pool-name") == "shop")
+    time.sleep(max(0.0, at - time.monotonic()))
+
+
+def take(browser, path, width, whole):
     if whole:
         height = browser.run("return document.documentElement.scrollHeight")
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         time.sleep(0.6)
-    if name in KEPT:
-        browser.until(lambda: len(browser.texts("#waiters li")) > 5)
-    path = folder / f"{name}.png"
     browser.driver.save_screenshot(str(path))
     if Image is not None:
         Image.open(path).quantize(256).save(path, optimize=True)
-    print(path)
+    print(path, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# servers.sh [redis] [postgresql] [mariadb] [pgbouncer] [chromium]: makes sure that the programs which the tests
-# and the benchmarks start (default: all) exist, or says how to get them and what will be skipped without them.
+# servers.sh [redis] [postgresql] [mariadb] [pgbouncer] [chromium] [prometheus]: makes sure that the programs which
+# the tests and the benchmarks start (default: all) exist, or says how to get them and what will be skipped without them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,8 @@ found() {
         mariadb) exists mariadbd && exists mariadb-install-db ;;
         pgbouncer) exists pgbouncer ;;
         chromium) exists chromium && exists chromedriver ;;
-        *) say "unknown server '$1'; there are: redis postgresql mariadb pgbouncer chromium" && exit 2 ;;
+        prometheus) exists prometheus && exists promtool ;;
+        *) say "unknown server '$1'; there are: redis postgresql mariadb pgbouncer chromium prometheus" && exit 2 ;;
     esac
 }
 
@@ -43,13 +44,14 @@ skipped() {
         mariadb) fixtures='mariadb_server|backends' ;;
         pgbouncer) fixtures=pgbouncer ;;
         chromium) fixtures=browser ;;
+        prometheus) fixtures='prometheus_server|promtool' ;;
     esac
     files=$(grep -rlwE "$fixtures" --include="test_*.py" tests | sort | paste -sd ' ') || true
     echo "without $1 the tests that use it are skipped, in: ${files:-no file}$benchmarks"
 }
 
 servers=("$@")
-[[ $# != 0 ]] || servers=(redis postgresql mariadb pgbouncer chromium)
+[[ $# != 0 ]] || servers=(redis postgresql mariadb pgbouncer chromium prometheus)
 if [[ $# == 0 && ! -x ${CENOTE_MYSQL:-.cache/mysql}/usr/sbin/mysqld ]]; then
     say "MySQL is tested as MariaDB: what differs in a real MySQL is not covered (make mysql)"
 fi

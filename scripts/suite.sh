@@ -38,7 +38,7 @@ others() {
     CENOTE_PURE=1 run pure 1 -q -m 'not once and not driver' "$@" >"$caches/pure.log" 2>&1 || status=$?
     echo "$status" >"$caches/pure.status"
     status=0
-    run native 3 "$@" >"$caches/native.log" 2>&1 || status=$?
+    run native 4 "$@" >"$caches/native.log" 2>&1 || status=$?
     echo "$status" >"$caches/native.status"
 }
 : >"$caches/native.log"

@@ -16,11 +16,12 @@ import pytest
 
 import cenote
 from cenote.pool import registry
+from cenote.testing import Deadlocked, VirtualLoop, imbalance, settle
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.clock import Deadlocked, VirtualLoop, settle
-from tests.support.ledger import imbalance
+from tests.support.faults import FACTOR
 from tests.support.rooms import ROOMS, room_of
+from tests.support.running import running
 from tests.support.servers import MariaDBServer, MySQLServer, PgBouncer, PostgresServer, RedisServer
 
 Loop = asyncio.AbstractEventLoop
@@ -28,8 +29,9 @@ AsyncTest = Callable[..., Coroutine[Any, Any, None]]
 
 POOLS = pytest.StashKey[list[cenote.Pool[Any]]]()
 
-# A slow machine is not a failure.
-hypothesis.settings.register_profile("cenote", deadline=None)
+# A slow machine is not a failure. `make test` says the same of the same code each time; with
+# CENOTE_FACTOR, as in `make check`, every run looks elsewhere.
+hypothesis.settings.register_profile("cenote", deadline=None, derandomize=FACTOR == 1)
 hypothesis.settings.load_profile("cenote")
 
 # Of a run in the background of a script the programs that it starts would inherit to be deaf.
@@ -64,35 +66,23 @@ def make_pool(request: pytest.FixtureRequest) -> Callable[..., cenote.Pool[Any]]
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    if reason := RedisServer.missing():
-        pytest.skip(reason)
-    with RedisServer() as server:
-        yield server
+    yield from running(RedisServer)
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    if reason := PostgresServer.missing():
-        pytest.skip(reason)
-    with PostgresServer() as server:
-        yield server
+    yield from running(PostgresServer)
 
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDBServer]:
-    if reason := MariaDBServer.missing():
-        pytest.skip(reason)
-    with MariaDBServer() as server:
-        yield server
+    yield from running(MariaDBServer)
 
 
 @pytest.fixture(scope="session")
 def mysql_server() -> Iterator[MySQLServer]:
     """A real MySQL, which is not MariaDB."""
-    if reason := MySQLServer.missing():
-        pytest.skip(reason)
-    with MySQLServer() as server:
-        yield server
+    yield from running(MySQLServer)
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,7 @@ make_buffer(void *data)
     room = (room + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     self->arena = (Arena *)Py_NewRef(arena);
     self->exports = 0;
-    self->lent = 1; /* a new one goes straight to whoever asked for it */
+    self->lent = 1; /* a new one goes straight to the task that asked for it */
     self->dead = 0;
     self->block = aligned_alloc(ALIGNMENT, room);
     if (self->block == NULL) {

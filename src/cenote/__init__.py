@@ -9,6 +9,8 @@ from ._fast import Acquire
 from .breaker import CircuitBreakerStrategy, ConsecutiveFailures, FailureRate
 from .errors import (
     AcquireTimeoutError,
+    BackendFullError,
+    ConnectError,
     CreateTimeoutError,
     HookTimeoutError,
     NotAcquiredError,
@@ -18,13 +20,18 @@ from .errors import (
     PoolOverloadedError,
     ServiceUnavailableError,
     SessionLostError,
+    StatementTimeoutError,
     TransactionClosedError,
     TransactionLostError,
     TransactionScopeWarning,
 )
-from .events import Holder, PoolEvent, Stats
-from .pool import Pool
+from .events import Holder, LaneStats, PoolEvent, Stats
+from .fleet.fleet import Fleet, Member
+from .hooks import RETIRE
+from .pool import Lane, Pool
 from .sql.database import Database
+from .sql.disconnects import is_disconnect
+from .sql.listen import Listener, Notification
 from .sql.prepared import Statement
 from .sql.rows import Row
 from .sql.transaction import Transaction
@@ -57,17 +64,26 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "RETIRE",
     "Acquire",
     "AcquireTimeoutError",
+    "BackendFullError",
     "CircuitBreakerStrategy",
     "CircuitState",
+    "ConnectError",
     "ConsecutiveFailures",
     "CreateTimeoutError",
     "Database",
     "FailureRate",
+    "Fleet",
     "Holder",
     "HookTimeoutError",
+    "Lane",
+    "LaneStats",
+    "Listener",
+    "Member",
     "NotAcquiredError",
+    "Notification",
     "Pool",
     "PoolClosedError",
     "PoolDeadlockError",
@@ -78,6 +94,7 @@ __all__ = [
     "ServiceUnavailableError",
     "SessionLostError",
     "Statement",
+    "StatementTimeoutError",
     "Stats",
     "Transaction",
     "TransactionClosedError",
@@ -86,6 +103,7 @@ __all__ = [
     "core",
     "dashboard",
     "get_include",
+    "is_disconnect",
     "serve_dashboard",
     "sqlstate",
 ]

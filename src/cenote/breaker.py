@@ -139,6 +139,16 @@ class ConsecutiveFailures(Recovery):
         self._failures = 0
 
 
+def is_settled(strategy: object) -> bool:
+    """Return whether this is a built-in strategy that another success, while the breaker is closed,
+    would not change."""
+    return (
+        type(strategy) is ConsecutiveFailures
+        and strategy._failures == 0
+        and strategy._retry_at is None
+    )
+
+
 class FailureRate(Recovery):
     """A strategy that opens when `threshold` of the calls in a sliding window failed.
 

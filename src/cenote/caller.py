@@ -14,14 +14,15 @@ _CONTEXTLIB = contextlib.__file__
 internal: dict[str, bool] = {}  # file name -> whether it belongs to cenote, asyncio or contextlib
 
 
-def caller(frame: FrameType) -> tuple[CodeType, int]:
-    """Return code and instruction of the first frame outside cenote, asyncio and contextlib."""
+def caller(frame: FrameType, skip: tuple[str, ...] = ()) -> tuple[CodeType, int]:
+    """Return code and instruction of the first frame outside cenote, asyncio and contextlib, and
+    outside the modules and packages in `skip`; if there is none, of the first outside cenote."""
     found: FrameType | None = frame
     while found is not None:
-        if not _is_own(found.f_code):
+        if not _is_own(found.f_code) and not (skip and _is_in(found, skip)):
             return found.f_code, found.f_lasti
         found = found.f_back
-    return frame.f_code, frame.f_lasti
+    return caller(frame) if skip else (frame.f_code, frame.f_lasti)
 
 
 def user_stacklevel(frame: FrameType) -> int:
@@ -51,6 +52,11 @@ def may_have_interrupted_use(error: BaseException) -> bool:
             return True
         chain += (link.__cause__, link.__context__)
     return not isinstance(error, Exception)
+
+
+def _is_in(frame: FrameType, modules: tuple[str, ...]) -> bool:
+    name = str(frame.f_globals.get("__name__"))
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 def _is_own(code: CodeType) -> bool:

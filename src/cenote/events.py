@@ -6,12 +6,14 @@ programs may compare them with plain ones, and logs, JSON and metrics show nothi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .errors import HookTimeoutError
 from .mask import explained
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ class EventKind(Word):
     RELEASED = "released"
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
+    FAILED = "failed"  # an acquire, by an error of the factory
+    REFUSED = "refused"  # an acquire; see RefusalReason
+    CREATE_FAILED = "create_failed"  # a factory, whether or not an acquire waited for it
     REJECTED = "rejected"  # by before_acquire or before_release
     CHECK_FAILED = "check_failed"
     HELD_LONG = "held_long"
@@ -55,11 +60,23 @@ class DestroyReason(Word):
     MAX_IDLE = "max_idle"
     MAX_USES = "max_uses"
     DISCARDED = "discarded"  # by discard()
+    EVICTED = "evicted"  # by evict()
+    WORN_OUT = "worn_out"  # before_release returned RETIRE
     REJECTED = "rejected"  # by before_acquire or before_release
     CHECK_FAILED = "check_failed"
     CANCELLED = "cancelled"  # its use, or a step of the pool, was interrupted
     LATE = "late"  # made by a factory after its time was over
     OPEN_FAILED = "open_failed"  # made by an open() that failed
+
+
+class RefusalReason(Word):
+    """Why an acquire was refused."""
+
+    CIRCUIT = "circuit"  # the breaker is open
+    OVERLOADED = "overloaded"  # `max_waiting` acquires wait already
+    SHED = "shed"  # it has waited too long in an overloaded pool
+    CLOSED = "closed"
+    DEADLOCK = "deadlock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +89,12 @@ class PoolEvent:
         time: On the clock of the pool's event loop, in seconds.
         resource: Which one; not in the repr.
         task: The name of the task.
-        duration: Seconds: the wait of acquired, the hold of released, the factory's of created.
-        reason: The `DestroyReason` of destroyed, the hook of rejected, the new state of
-            state_changed, `file:line` of held_long.
+        duration: Seconds: the wait of acquired, timeout, cancelled, failed and refused, the hold
+            of released, the factory's of created and create_failed.
+        reason: The `DestroyReason` of destroyed, the `RefusalReason` of refused, the hook of
+            rejected, the new state of state_changed, `file:line` of held_long.
         error: What was raised, if something was.
+        lane: The name of the lane; None outside of lanes.
     """
 
     kind: EventKind
@@ -86,10 +105,17 @@ class PoolEvent:
     duration: float | None = None
     reason: str | None = None
     error: BaseException | None = None
+    lane: str | None = None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether, of `destroyed`, the destructor took too long and was left behind: the backend
+        may still have what it was to end."""
+        return self.kind is EventKind.DESTROYED and isinstance(self.error, HookTimeoutError)
 
     def __repr__(self) -> str:
         parts = [f"kind={self.kind!r}", f"pool={self.pool!r}", f"time={self.time!r}"]
-        for name in ("task", "duration", "reason"):
+        for name in ("task", "lane", "duration", "reason"):
             value = getattr(self, name)
             if value is not None:
                 parts.append(f"{name}={value!r}")
@@ -111,10 +137,14 @@ class Stats:
         destroying: Destructors under way.
         created: Made in total.
         destroyed: Gone in total, by reason.
+        begun: Acquires that were awaited or entered, in total. When none is under way, it is the
+            sum of `acquired`, `timeouts`, `cancelled`, `failed` and all of `refused`.
         acquired: Handed out in total.
         released: Come back in total, discarded ones included.
         timeouts: Acquires that got nothing in time.
         cancelled: Acquires cancelled while they waited.
+        failed: Acquires that ended with an error of the factory.
+        refused: Acquires that were refused, by reason; a reason that did not occur counts 0.
         rejected: Refused by `before_acquire` or `before_release`.
         wait_time: Of all that were served, together.
         max_wait_time: The longest of them.
@@ -130,15 +160,55 @@ class Stats:
     destroying: int
     created: int
     destroyed: Mapping[str, int]
+    begun: int
     acquired: int
     released: int
     timeouts: int
     cancelled: int
+    failed: int
+    refused: Mapping[str, int]
     rejected: int
     wait_time: float
     max_wait_time: float
     hold_time: float
     max_hold_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStats:
+    """A snapshot of one lane: what is now, and what was in total. Times are seconds.
+
+    Attributes:
+        name: As given to `lane()`.
+        max_size: How many resources it has out at most; None for no limit.
+        priority: Waiters of a higher one are served first; 0 outside of any lane.
+        active: Resources that are out, or in a hook.
+        waiting: Acquires in the line.
+        oldest_wait: How long the first of them has waited; 0.0 if nobody waits.
+        begun: Acquires that have begun in total, as in `Stats`.
+        acquired: Handed out in total.
+        timeouts: Acquires that got nothing in time.
+        cancelled: Acquires cancelled while they waited.
+        failed: Acquires that ended with an error of the factory.
+        refused: Acquires that were refused, by reason.
+        wait_time: Of all that were served, together.
+        max_wait_time: The longest of them.
+    """
+
+    name: str
+    max_size: int | None
+    priority: int
+    active: int
+    waiting: int
+    oldest_wait: float
+    begun: int
+    acquired: int
+    timeouts: int
+    cancelled: int
+    failed: int
+    refused: Mapping[str, int]
+    wait_time: float
+    max_wait_time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +222,7 @@ class Holder(Generic[T]):
         file: Where `acquire()` was called; None if that is not known.
         line: The line there.
         reason: Of a database: why the connection is pinned, such as `in a transaction`.
+        lane: The name of the lane through which it was acquired; None if through none.
     """
 
     resource: T = field(repr=False)
@@ -160,11 +231,14 @@ class Holder(Generic[T]):
     file: str | None
     line: int | None
     reason: str | None = None
+    lane: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without the resource: it belongs to another task, may have secrets, and is of no use in
         another process."""
-        return type(self), (None, self.task, self.seconds, self.file, self.line, self.reason)
+        return type(self), (
+            None, self.task, self.seconds, self.file, self.line, self.reason, self.lane,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -175,10 +249,9 @@ class Totals:
     destroyed: dict[DestroyReason, int] = field(default_factory=dict)
     timeouts: int = 0
     cancelled: int = 0
+    failed: int = 0
+    refused: dict[RefusalReason, int] = field(default_factory=dict)
     rejected: int = 0
-
-    def count_destroyed(self, reason: DestroyReason) -> None:
-        self.destroyed[reason] = self.destroyed.get(reason, 0) + 1
 
     def snapshot(self, core: Any) -> Stats:
         # The counts first, together: another thread may be the reader.
@@ -193,10 +266,14 @@ class Totals:
             created=self.created,
             # Plain strings as keys: some serializers refuse a subclass of str.
             destroyed=MappingProxyType({str(why): n for why, n in self.destroyed.items()}),
+            begun=core.begun,
             acquired=core.acquired,
             released=core.released,
             timeouts=self.timeouts,
             cancelled=self.cancelled,
+            failed=self.failed,
+            # A Counter: what did not occur is 0.
+            refused=MappingProxyType(Counter({str(why): n for why, n in self.refused.items()})),
             rejected=self.rejected,
             wait_time=core.wait_time,
             max_wait_time=core.max_wait_time,
@@ -208,14 +285,26 @@ class Totals:
 class Subscription:
     """Gives each subscribe() an identity: the same callback may be subscribed twice."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("callback", "kinds")
 
-    def __init__(self, callback: Callable[[PoolEvent], object]) -> None:
+    def __init__(
+        self, callback: Callable[[PoolEvent], object], kinds: frozenset[EventKind] | None = None
+    ) -> None:
         self.callback: Callable[[PoolEvent], object] = callback
+        self.kinds: frozenset[EventKind] | None = kinds  # None: every kind
+
+    def wants(self, kind: EventKind) -> bool:
+        """Return whether this is one of its kinds."""
+        return self.kinds is None or kind in self.kinds
 
 
 def task_name(task: Any) -> str:
     return "no task" if task is None else str(task.get_name())
+
+
+def lane_name(claim: Any) -> str | None:
+    """The name of the lane through which a claim goes, or None."""
+    return None if claim.lane is None else str(claim.lane.name)
 
 
 def line_of(code: CodeType | None, instruction: int) -> int | None:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from functools import partial
 from types import CoroutineType, GeneratorType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
 Factory: TypeAlias = Callable[[], T | Awaitable[T]]
 Verdict: TypeAlias = object  # exactly False rejects; anything else, None included, accepts
 Hook: TypeAlias = Callable[[T], Verdict | Awaitable[Verdict]]
+
+
+class Retire(Enum):
+    """The type of `RETIRE`."""
+
+    RETIRE = "retire"
+
+    def __repr__(self) -> str:
+        return "cenote.RETIRE"
+
+
+RETIRE: Final = Retire.RETIRE  # of before_release: the resource is worn out, and not broken
 
 
 def is_async(function: Callable[..., Any] | None) -> bool:

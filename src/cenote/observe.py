@@ -7,35 +7,48 @@ Extras use this module and the public methods of a pool, and nothing else of it;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
+from itertools import islice
+from threading import Lock
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ._core import Histograms
 from .events import (
     DestroyReason,
     EventKind,
     Holder,
+    LaneStats,
     PoolEvent,
+    RefusalReason,
     Stats,
     Subscription,
+    lane_name,
     line_of,
     task_name,
 )
 from .pool import registry
 from .pool.holders import holders_of
+from .pool.journal import Entry
 from .pool.registry import follow
+from .pool.samples import SECONDS, Sample
 from .states import Phase
 
 if TYPE_CHECKING:
+    from .lender import Loan
     from .pool import Pool
     from .pool.engine import Engine
 
 __all__ = [
-    "DestroyReason", "EventKind", "Holder", "PoolEvent", "SlotView", "Stats", "Subscription",
-    "View", "WaiterView", "factory_of", "follow", "holders_of", "line_of", "look", "phase_of",
-    "pools", "post", "task_name", "unsubscribe",
+    "SECONDS", "DestroyReason", "Entry", "EventKind", "Histograms", "Holder", "LaneStats",
+    "PoolEvent", "RefusalReason", "Sample", "SlotView", "Stats", "Subscription", "View",
+    "WaiterView", "add_histograms", "entries_of", "factory_of", "follow", "holders_of",
+    "lanes_of", "last_attempt_failed", "line_of", "loan_of", "look", "phase_of", "pools", "post",
+    "remove_histograms", "samples_of", "task_name", "unsubscribe",
 ]  # fmt: skip
+
+_histograms = Lock()  # exporters come and go in any thread
 
 
 class SlotView(NamedTuple):
@@ -49,6 +62,8 @@ class SlotView(NamedTuple):
     code: CodeType | None = None  # with the instruction: the caller of acquire(), see line_of()
     instruction: int = 0
     reason: str | None = None  # why it is pinned
+    task_id: int = 0  # of the task, as long as that lives
+    lane: str | None = None  # the name of the one through which it was acquired
 
 
 class WaiterView(NamedTuple):
@@ -59,6 +74,7 @@ class WaiterView(NamedTuple):
     deadline: float | None
     code: CodeType | None
     instruction: int
+    lane: str | None = None  # the name of the one through which it goes
 
 
 class View(NamedTuple):
@@ -68,6 +84,7 @@ class View(NamedTuple):
     phase: str
     circuit: str
     circuit_since: float | None  # None: since the beginning
+    circuit_broken: float | None  # since when it has not been ACTIVE; None: it is
     strategy: object
     failure: str | None  # the last one that was reported to the breaker, in masked words
     recovering_limit: int
@@ -87,14 +104,45 @@ def phase_of(pool: Pool[Any]) -> Phase:
     return pool._engine.core.phase
 
 
+def last_attempt_failed(pool: Pool[Any]) -> bool:
+    """Return whether the last run of the factory that ended has failed."""
+    return pool._engine.creations.failing
+
+
 def factory_of(pool: Pool[Any]) -> Callable[..., Any]:
     """Return the factory that the pool was made with."""
     return pool._engine.settings.factory
 
 
 def unsubscribe(pool: Pool[Any], callback: Callable[[PoolEvent], object]) -> None:
-    """For those who must not keep the pool alive, as what subscribe() returns does."""
+    """End a subscription; unlike what subscribe() returns, this does not keep the pool alive."""
     pool._engine.signals.unsubscribe(lambda each: each.callback == callback)
+
+
+def loan_of(pool: Pool[Any]) -> Loan | None:
+    """Return what was agreed with the lender of the pool's capacity; None if there is none."""
+    return pool._engine.lending.loan
+
+
+def add_histograms(pool: Pool[Any], bounds: Sequence[float]) -> Histograms:
+    """Count waits and holds from now on, in buckets with these upper bounds; from any thread."""
+    histograms = Histograms(bounds)
+    core = pool._engine.core
+    with _histograms:
+        core.histograms = (*core.histograms, histograms)
+    return histograms
+
+
+def remove_histograms(pool: Pool[Any], histograms: Histograms) -> None:
+    """End that; from any thread."""
+    core = pool._engine.core
+    with _histograms:
+        core.histograms = tuple(each for each in core.histograms if each is not histograms)
+
+
+def lanes_of(pool: Pool[Any]) -> list[LaneStats]:
+    """Return the statistics of every lane of the pool."""
+    return [lane.stats() for lane in pool.lanes()]
 
 
 def post(pool: Pool[Any], step: Callable[[], object]) -> None:
@@ -110,6 +158,21 @@ def post(pool: Pool[Any], step: Callable[[], object]) -> None:
     step()
 
 
+def samples_of(pool: Pool[Any], since: float) -> list[Sample]:
+    """Return the seconds that ended after `since`, of the last 15 minutes; by way of `post()`."""
+    engine = pool._engine
+    if engine.loop is None:
+        return []
+    now = engine.history.catch_up()
+    return [*engine.history.samples.since(since, now)]
+
+
+def entries_of(pool: Pool[Any], changed: int) -> list[Entry]:
+    """Return the entries of the journal that are new or have grown since `changed` of the newest
+    that is known (0: all); by way of `post()`."""
+    return pool._engine.history.journal.since(changed)
+
+
 def look(pool: Pool[Any], *, slots: bool = True, waiters: int = 0) -> View:
     """The pool as it is now, with so many waiters at most; to be called by way of `post()`."""
     engine = pool._engine
@@ -119,6 +182,7 @@ def look(pool: Pool[Any], *, slots: bool = True, waiters: int = 0) -> View:
         phase=core.phase.value,
         circuit=str(core.circuit),
         circuit_since=engine.circuit.since,
+        circuit_broken=engine.circuit.broken,
         strategy=engine.strategy,
         failure=engine.circuit.failure,
         recovering_limit=core.recovering_limit,
@@ -145,6 +209,8 @@ def _slots_of(engine: Engine[Any]) -> list[SlotView]:
                     lease.code,
                     lease.instruction,
                     lease.reason,
+                    id(lease.task),
+                    lane_name(lease),
                 )
             )
     found += [SlotView(id(slot), "creating", None, 0) for slot in engine.creations.tasks]
@@ -152,13 +218,13 @@ def _slots_of(engine: Engine[Any]) -> list[SlotView]:
 
 
 def _waiters_of(core: Any, limit: int) -> list[WaiterView]:
-    found: list[WaiterView] = []
-    claim = core.first
-    while claim is not None and len(found) < limit:
-        found.append(
-            WaiterView(
-                task_name(claim.task), claim.began, claim.deadline, claim.code, claim.instruction
-            )
+    waiting = islice(core.waiters(), limit)
+    if core.lanes:
+        waiting = islice(sorted(core.waiters(), key=lambda claim: claim.began), limit)
+    return [
+        WaiterView(
+            task_name(claim.task), claim.began, claim.deadline, claim.code, claim.instruction,
+            lane_name(claim),
         )
-        claim = claim.next
-    return found
+        for claim in waiting
+    ]  # fmt: skip

@@ -14,10 +14,12 @@ from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar
 
+from .events import EventKind
 from .hooks import Hook
 
 if TYPE_CHECKING:
     from .breaker import CircuitBreakerStrategy
+    from .lender import Lender
 
 T = TypeVar("T")
 
@@ -116,6 +118,20 @@ def text(name: str, value: Any) -> str | None:
     return value
 
 
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """Return the value, several strings, as a tuple; one string alone would be many of one letter.
+
+    Raises `TypeError` for anything else.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a sequence of strings, not {type(value).__name__}")
+    given = tuple(value)
+    for each in given:
+        if not isinstance(each, str):
+            raise TypeError(f"{name} must contain strings, not {type(each).__name__}")
+    return given
+
+
 def function(name: str, value: Any) -> Callable[..., Any]:
     """Return the value, which must be callable."""
     if not callable(value):
@@ -139,8 +155,8 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f"{name!r} (did you mean {near[0]}?)" if near else repr(name)
 
 
-def sizes(min_size: Any, max_size: Any) -> tuple[int, int]:
-    """Return both sizes, checked.
+def sizes(min_size: Any, max_size: Any, *, least_max: int = 1, ceiling: int = 0) -> tuple[int, int]:
+    """Return both sizes, checked; `max_size` is `least_max` or more, and may become `ceiling`.
 
     Raises:
         TypeError: One of them is not a whole number.
@@ -148,11 +164,24 @@ def sizes(min_size: Any, max_size: Any) -> tuple[int, int]:
     """
     least, most = (
         whole("min_size", min_size, least=0),
-        whole("max_size", max_size, least=1),
+        whole("max_size", max_size, least=least_max),
     )
-    if least > most:
+    if least > max(most, ceiling):
         raise ValueError(f"min_size ({least}) must not be more than max_size ({most})")
     return least, most
+
+
+def checked_lane(name: Any, max_size: Any, priority: Any) -> tuple[str, int | None, int]:
+    """Return the options of a lane, checked.
+
+    Raises `TypeError` or `ValueError` for the first bad one, naming it.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string, not {type(name).__name__}")
+    if not name:
+        raise ValueError("name must be the name of a lane, not ''")
+    most = optional_whole("max_size", max_size, least=1)
+    return name, most, whole("priority", priority, least=-MOST)
 
 
 def strategy(name: str, value: Any) -> CircuitBreakerStrategy | None:
@@ -175,6 +204,41 @@ def strategy(name: str, value: Any) -> CircuitBreakerStrategy | None:
     return value  # type: ignore[no-any-return]
 
 
+def lender(name: str, value: Any) -> Lender | None:
+    """Check the lender of a pool's capacity: None, or an object with the methods of a `Lender`.
+
+    Raises `TypeError` for anything else.
+    """
+    if value is not None and (
+        isinstance(value, type)
+        or not all(callable(getattr(value, each, None)) for each in ("check", "opened", "strategy"))
+    ):
+        raise TypeError(f"{name} must be a cenote.Fleet or None, not {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def event_kinds(name: str, value: Any) -> frozenset[EventKind] | None:
+    """Return the kinds of events, which may be given as strings; None stands for every kind.
+
+    Raises:
+        TypeError: The value is no iterable of strings.
+        ValueError: One of them is no kind of event.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a set of kinds, or None, not {type(value).__name__}")
+    given, known = [*value], [str(kind) for kind in EventKind]
+    for kind in given:
+        if kind not in known:
+            raise ValueError(f"{name}: there is no event {nearest(str(kind), known)}")
+    return frozenset(EventKind(kind) for kind in given)
+
+
 class CommonOptions(TypedDict, total=False):
     """The options that `Pool` and `Database` share; `docs/reference/options.md` explains them."""
 
@@ -186,6 +250,9 @@ class CommonOptions(TypedDict, total=False):
     hook_timeout: float
     destructor_timeout: float
     max_waiting: int | None
+    max_creating: int | None
+    queue_target: float | None
+    queue_interval: float
     max_lifetime: float | None
     max_idle: float | None
     max_uses: int | None
@@ -194,6 +261,8 @@ class CommonOptions(TypedDict, total=False):
     strategy: CircuitBreakerStrategy | None
     recovering_limit: int
     reuse_after_cancel: bool
+    skip_frames: Iterable[str]
+    fleet: Lender | None
     name: str | None
 
 
@@ -230,6 +299,9 @@ class Settings:
     hook_timeout: float = _option(duration, 5.0)
     destructor_timeout: float = _option(duration, 10.0)
     max_waiting: int | None = _option(partial(optional_whole, least=0), None)
+    max_creating: int | None = _option(partial(optional_whole, least=1), None)
+    queue_target: float | None = _option(optional_duration, None)
+    queue_interval: float = _option(duration, 1.0)
     max_lifetime: float | None = _option(optional_duration, None)
     max_idle: float | None = _option(optional_duration, None)
     max_uses: int | None = _option(partial(optional_whole, least=1), None)
@@ -238,6 +310,8 @@ class Settings:
     strategy: CircuitBreakerStrategy | None = _option(strategy, None)
     recovering_limit: int = _option(partial(whole, least=1), 1)
     reuse_after_cancel: bool = _option(flag, False)
+    skip_frames: tuple[str, ...] = _option(names, ())
+    fleet: Lender | None = _option(lender, None)
     name: str | None = _option(text, None)
 
     @classmethod
@@ -252,7 +326,9 @@ class Settings:
         complete = {**_DEFAULTS, **given, "factory": factory}
         checked = {each.name: each.metadata["check"](each.name, complete[each.name])
                    for each in fields(cls)}  # fmt: skip
-        sizes(checked["min_size"], checked["max_size"])
+        least, most = sizes(checked["min_size"], checked["max_size"])
+        if checked["fleet"] is not None:
+            checked["fleet"].check(least, most)
         return cls(**checked)
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import cenote
-from tests.support.clock import advance
+from cenote.testing import advance
 from tests.support.kit import Thing, started, styled
 from tests.support.probe import (
     native_only,

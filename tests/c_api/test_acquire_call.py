@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import cenote
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import Thing, styled
 from tests.support.probe import (
     called,

@@ -3,7 +3,7 @@
 import gc
 import threading
 
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.probe import native_only, only
 
 pytestmark = native_only

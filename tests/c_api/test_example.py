@@ -11,7 +11,7 @@ import zlib
 
 import pytest
 
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.extensions import compile_extension, compiler, load
 from tests.support.kit import Thing, forget
 from tests.support.probe import (

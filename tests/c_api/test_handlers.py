@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import cenote
-from tests.support.clock import advance
+from cenote.testing import advance
 from tests.support.kit import Thing, obtain, started, styled
 from tests.support.probe import CHECKS, called, native_only
 

@@ -14,7 +14,9 @@ pytestmark = native_only
 async def test_a_pool_of_c_handlers_is_an_ordinary_pool(make_c):
     pool, _ = make_c(name="made in C", max_size=3)
     assert type(pool) is cenote.Pool
-    assert repr(pool) == "<Pool 'made in C' new ACTIVE: 0 active, 0 idle, 0 waiting, max 3>"
+    assert (
+        repr(pool) == "<Pool 'made in C' new, breaker ACTIVE: 0 active, 0 idle, 0 waiting, max 3>"
+    )
     async with pool:
         async with pool.acquire() as resource:
             assert resource == b"resource"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import Thing, drop, forget, obtain, raising
 from tests.support.probe import (
     ALL,

@@ -9,8 +9,8 @@ import cenote
 from cenote import _core
 from cenote.errors import IllegalTransition
 from cenote.states import ACQUIRE, AcquireState
+from cenote.testing import settle
 from tests.core.test_table import cells, check_words
-from tests.support.clock import settle
 
 FRESH, BEGUN, READY, PAUSED, SLOW, OVER = AcquireState
 native_only = pytest.mark.skipif(_core.kind != "native", reason="the pure core is in use")

@@ -7,7 +7,7 @@ import pytest
 import cenote
 from cenote._fast import contract
 from cenote.states import AcquireState
-from tests.support.clock import settle
+from cenote.testing import settle
 
 PAUSED, SLOW, OVER = AcquireState.PAUSED, AcquireState.SLOW, AcquireState.OVER
 native_only = pytest.mark.skipif(cenote.core != "native", reason="the pure core is in use")

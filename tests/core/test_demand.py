@@ -134,3 +134,34 @@ def test_nothing_is_due_without_limits(make: Any) -> None:
     core = make()
     idle(core, 3)
     assert (expired(core, NOW + 1e9), next_expiry(core)) == ([], inf)
+
+
+def test_room_ends_where_max_creating_permits_are_out(make: Any) -> None:
+    core = make(sync_factory=False, max_size=9, min_size=9, max_creating=2)
+    waiting(core, 4)
+    assert (core.room(), core.demand(), core.shortage()) == (2, 2, 2)
+    first = core.permit_for_pool()
+    assert (core.room(), core.demand(), core.shortage()) == (1, 1, 1)
+    core.permit_for_pool()
+    assert (core.room(), core.demand(), core.shortage()) == (0, 0, 0)
+    assert core.permit_for_pool() is None
+    core.fail_slot(first)
+    assert core.room() == 1
+
+
+def test_max_creating_makes_nothing_surplus(make: Any) -> None:
+    core = make(max_size=3, max_creating=1)
+    idle(core, 2)
+    permit = core.permit_for_pool()
+    assert core.surplus() == 0
+    core.open_slot(permit, object())
+    assert core.put(permit, NOW) is None
+
+
+def test_grant_hands_out_max_creating_permits_at_most(make: Any) -> None:
+    core = make(max_creating=1)
+    waiting(core, 2)
+    first = core.grant()
+    assert core.grant() is None
+    core.open_slot(first.slot, object())
+    assert core.grant() is not None

@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import cenote
 from tests.support.lockstep import pure_package
-from tests.support.model import Options
+from tests.support.model_records import Options
 from tests.support.pool_machine import Machine, steps_taken
 
 # Both cores in one process: the suite need not repeat it on the pure one.

@@ -502,8 +502,8 @@ def use(module, cycle):
     core.put(slot, 0.0)
     core.wait(waiting)
     if cycle:
-        waiting.reason = [module, core, front, slot]
-        unused.reason = [module, unused, front]
+        waiting.pin([module, core, front, slot])
+        unused.pin([module, unused, front])
 
 for cycle in (False, True) * 3:
     module = load()

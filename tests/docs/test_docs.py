@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.servers import PgBouncer, PostgresServer, RedisServer
+from tests.support.servers import MariaDBServer, PgBouncer, PostgresServer, RedisServer
 
 pytestmark = pytest.mark.once
 
@@ -53,21 +53,29 @@ await _.close()
 """
 SQLITE = "import asyncio, cenote\ndb = cenote.Database('sqlite:///:memory:')\n"
 PRELUDES = {
+    "docs/testing.md": SQLITE,
     "docs/pool.md": "import cenote\nconnect, disconnect = object, (lambda connection: None)\n",
     "docs/database.md": SQLITE
     + TABLES
     + "await db.execute('create table orders (id integer primary key, item text)')\n",
     "docs/dashboard.md": "import cenote, os, secrets\n",
     "docs/guides/sizes.md": "import asyncio, cenote\n",
+    "docs/types.md": SQLITE + "from decimal import Decimal\n",
     "docs/guides/transactions.md": SQLITE
     + TABLES
     + "async def ask_the_bank(amount): return amount\n",
     "docs/guides/cancellation.md": "import asyncio, cenote\nclass Connection:\n"
     "    async def ask(self, text): await asyncio.sleep(1)\npool = cenote.Pool(Connection)\n",
+    "docs/guides/listen.md": "import cenote\n"
+    'db = cenote.Database("postgresql://app:secret@localhost/shop")\n',
+    "docs/guides/timeouts.md": "import asyncio, cenote\n"
+    "ENDLESS = 'with recursive n(i) as (select 1 union all select i + 1 from n) '"
+    " 'select count(*) from n'\n",
     "docs/guides/breaker.md": "import cenote\n",
     "docs/guides/health.md": "import asyncio, cenote\nclass Worker:\n    alive = True\n",
     "docs/guides/full-pool.md": "import cenote\npool = cenote.Pool(object)\n",
     "docs/guides/processes.md": "import cenote\n",
+    "docs/guides/overload.md": SQLITE,
     "docs/migrating/asyncpg.md": ORDERS,
     "docs/migrating/psycopg.md": ORDERS,
     "docs/migrating/sqlalchemy.md": ORDERS,
@@ -76,10 +84,16 @@ PRELUDES = {
 # After the last fragment: what a page leaves open on purpose.
 POSTLUDES = {
     "docs/database.md": "await db.close()\n",
+    "docs/testing.md": "await db.close()\n",
     "docs/dashboard.md": "await server.close()\n",
     "docs/guides/transactions.md": "await db.close()\n",
+    "docs/types.md": "await db.close()\n",
+    "docs/guides/bulk.md": "await db.close()\n",
+    "docs/guides/listen.md": "await db.close()\n",
+    "docs/guides/overload.md": "await db.close()\n",
     "docs/guides/cancellation.md": "await pool.close()\n",
     "docs/guides/full-pool.md": "loop.remove_signal_handler(signal.SIGUSR1)\nawait pool.close()\n",
+    "docs/guides/sqlalchemy.md": "await engine.dispose()\n",
     "docs/migrating/redis.md": "await pool.close()\n",
 }
 
@@ -283,6 +297,8 @@ class NoServer:
 SERVERS: list[tuple[str, Any, str, Any]] = [
     (r'"postgresql\S*://app:secret@localhost/shop"', PostgresServer, "postgres_server",
      postgres_urls),
+    (r'"mysql://app:secret@localhost/shop', MariaDBServer, "mariadb_server",
+     lambda server: {"mysql://app:secret@localhost/shop": server.tcp_url()}),
     (r"localhost:6432", PgBouncer, "pgbouncer",
      lambda server: {"postgresql://app:secret@localhost:6432/shop": server.tcp_url()}),
     (r"redis://localhost:6379|\"localhost\", 6379", RedisServer, "redis_server",
@@ -347,7 +363,7 @@ def test_what_is_not_python_can_be_read(block: Block) -> None:
 
 
 def test_every_block_says_what_it_is() -> None:
-    known = {"python", "text", "sh", "toml", "json", "c", "ini"}
+    known = {"python", "text", "sh", "toml", "json", "c", "ini", "console"}
     assert {block.language for block in BLOCKS} <= known
     for page in PAGES:
         fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -420,13 +436,19 @@ NAMED = {
     for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 }
 EXTRAS = {
+    "cenote.adapters.asyncpg": ["Pool", "create_pool"],
+    "cenote.adapters.lanes": ["PoolLane"],
+    "cenote.adapters.redis": ["BlockingConnectionPool", "ConnectionPool", "SentinelConnectionPool"],
+    "cenote.adapters.sqlalchemy": ["CenotePool"],
     "cenote.extras.asgi": ["lifespan", "readiness"],
     "cenote.extras.dashboard": ["Dashboard", "DashboardServer"],
     "cenote.extras.logging": ["attach"],
     "cenote.extras.otel": ["instrument"],
     "cenote.extras.prometheus": ["Collector"],
+    "cenote.testing": ["Deadlocked", "FaultProxy", "VirtualLoop", "advance", "check_ledger", "now",
+                       "rolled_back", "settle"],
     "cenote.sql.driver": ["Driver", "DriverConnection", "RowCursor", "Prepared", "ConnectConfig"],
-}
+}  # fmt: skip
 INTERNAL = {  # public by spelling, for other rooms only
     "Pool": {"after_fork"},
     "Database": {"after_fork"},
@@ -512,6 +534,7 @@ def parameters(function: Any) -> dict[str, inspect.Parameter]:
         ("Database", 0, cenote.Database),
         ("The strategies", 0, cenote.ConsecutiveFailures),
         ("The strategies", 1, cenote.FailureRate),
+        ("Fleet", 0, cenote.Fleet),
         ("The dashboard", 0, cenote.serve_dashboard),
     ],
 )
@@ -532,6 +555,7 @@ def test_every_option_is_listed_with_its_default(section: str, number: int, func
 
 
 def test_the_defaults_that_a_database_has_for_its_pool() -> None:
-    from cenote.sql.database import ACQUIRE_TIMEOUT
+    from cenote.sql.checks import ACQUIRE_TIMEOUT, MAX_CREATING
 
     assert f"| `acquire_timeout` | `{ACQUIRE_TIMEOUT}` |" in OPTIONS
+    assert f"| `max_creating` | `{MAX_CREATING}` |" in OPTIONS

@@ -1,15 +1,13 @@
 """Every example runs as a program of its own, and says what it did."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import cenote
-from tests.support.servers import RedisServer
+from tests.support.running import run_program
+from tests.support.servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.once
 
@@ -19,16 +17,7 @@ SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, o
 
 def run(name: str, *arguments: str) -> str:
     """What the example prints; it must end well, and must not complain."""
-    path = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_program(str(ROOT / "examples" / name), *arguments)
     assert done.stderr == ""
     return done.stdout
 
@@ -84,3 +73,21 @@ def test_the_redis_pool_example_runs(redis_server: RedisServer) -> None:
     assert "100 tasks read 5000 values, all right: True" in output
     assert "over 20 connections" in output
     assert "connections opened: 20, closed: 20" in output
+
+
+def test_the_fastapi_sqlalchemy_example_runs(postgres_server: PostgresServer) -> None:
+    for name in ("fastapi", "sqlalchemy", "asyncpg", "httpx"):
+        pytest.importorskip(name)
+    url = postgres_server.tcp_url().replace("postgresql://", "postgresql+asyncpg://")
+    output = run("fastapi_sqlalchemy.py", url)
+    assert output.count("POST /notes: 201") == 2
+    source = (ROOT / "examples" / "fastapi_sqlalchemy.py").read_text().splitlines()
+    [line] = [number for number, text in enumerate(source, 1) if "pg_sleep" in text]
+    assert output.count(f"a connection is held by fastapi_sqlalchemy.py:{line}\n") == 3
+    assert "with no connection free: 503" in output
+    assert "the reports: 503 503 503" in output
+    assert "circuit breaker ACTIVE -> INACTIVE (open): 3 failures since the last change" in output
+    assert numbers(r"the breaker is open: 503, Retry-After: (\d+)", output) >= [1]
+    assert "the dashboard: 200" in output
+    assert "GET /notes/1: 200, milk\nthe breaker is ACTIVE" in output
+    assert "Current Checked out connections: 0" in output.splitlines()[-1]

@@ -1,15 +1,13 @@
 """The programs in docs/observability.md run, and do what the page says."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import cenote
+from tests.support.running import run_program
 
 pytestmark = pytest.mark.exhibit
 
@@ -43,16 +41,7 @@ EXPECTED = [
 def test_a_program_of_the_page(program, package, shown):
     if package is not None:
         pytest.importorskip(package)
-    path = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_program("-W", "error", "-c", program)
     logs = "StreamHandler" in program
     for text in shown:
         assert text in (done.stderr if logs else done.stdout)

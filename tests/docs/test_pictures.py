@@ -26,7 +26,16 @@ from cenote.pool import (
     steps,
     waiter,
 )
-from cenote.sql import driver, per_loop, prepared, session, streams, transaction, url
+from cenote.sql import (
+    connection_hooks,
+    driver,
+    per_loop,
+    prepared,
+    session,
+    streams,
+    transaction,
+    url,
+)
 from cenote.sql.parsing import statements
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +50,8 @@ MODULES = [  # the pure core first: what the native one keeps in C cannot be rea
     fastpath, machine, records, breaker, caller, hooks, circuit, claims, creations,
     destructions, engine, maintenance, operation, returns, steps,
     waiter,
-    session, per_loop, driver, statements, prepared, streams, transaction, url, cenote,
+    session, per_loop, connection_hooks, driver, statements, prepared, streams, transaction, url,
+    cenote,
 ]  # fmt: skip
 OPTIONS = {
     *inspect.signature(cenote.Pool).parameters,

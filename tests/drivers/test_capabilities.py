@@ -21,9 +21,9 @@ URLS = {
 CAPABILITIES = {
     "sqlite": {"ping", "prepare", "looks_dead", "cancel", "statement_cache", "interleave"},
     "asyncpg": {"ping", "reset", "prepare", "looks_dead", "cancel", "statement_cache", "sqlstate",
-                "interleave"},
+                "interleave", "listen"},
     "psycopg": {"ping", "reset", "looks_dead", "cancel", "statement_cache", "sqlstate",
-                "interleave"},
+                "interleave", "listen"},
     "mysql": {"ping", "reset", "prepare", "looks_dead", "cancel", "statement_cache", "sqlstate"},
 }  # fmt: skip
 every_driver = pytest.mark.parametrize("name", URLS)

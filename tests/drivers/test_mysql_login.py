@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.real_time("talks to servers"), pytest.mark.once]
 SECRET = "hunter2-secret"
 
 # PROTOCOL_41, SSL, SECURE_CONNECTION, PLUGIN_AUTH, PLUGIN_AUTH_LENENC_CLIENT_DATA
-CAPABILITIES = 0x200 | 0x800 | 0x8000 | 0x80000 | 0x200000
+TLS = 0x800
+CAPABILITIES = 0x200 | TLS | 0x8000 | 0x80000 | 0x200000
 SSL_REQUEST = 32  # bytes
 FULL_LOGIN, PUBLIC_KEY = b"\x01\x04", b"\x01"
 
@@ -32,7 +33,15 @@ FULL_LOGIN, PUBLIC_KEY = b"\x01\x04", b"\x01"
 class FakeServer:
     """Greets one client, and asks it for its password in a way of its own."""
 
-    def __init__(self, ask: Callable[["FakeServer"], None], context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        ask: Callable[["FakeServer"], None],
+        context: ssl.SSLContext | None,
+        capabilities: int = CAPABILITIES,
+        plugin: str = "caching_sha2_password",
+    ) -> None:
+        self._capabilities = capabilities
+        self._plugin = plugin
         self.heard = b""  # everything that the client has said, decrypted
         self._ask = ask
         self._context = context
@@ -57,12 +66,13 @@ class FakeServer:
             self._socket.close()
 
     def _greet(self) -> None:
+        capabilities = self._capabilities
         salt = b"12345678" + b"123456789012"
         self.number = 0
         self.say(
             b"\x0a" + b"8.4.0\0" + struct.pack("<I", 7) + salt[:8] + b"\0"
-            + struct.pack("<HBHHB", CAPABILITIES & 0xFFFF, 45, 2, CAPABILITIES >> 16, 21)
-            + bytes(10) + salt[8:] + b"\0" + b"caching_sha2_password\0"
+            + struct.pack("<HBHHB", capabilities & 0xFFFF, 45, 2, capabilities >> 16, 21)
+            + bytes(10) + salt[8:] + b"\0" + self._plugin.encode() + b"\0"
         )  # fmt: skip
 
     def say(self, payload: bytes) -> None:
@@ -93,9 +103,12 @@ class FakeServer:
 
 @contextmanager
 def fake(
-    ask: Callable[[FakeServer], None], context: ssl.SSLContext | None = None
+    ask: Callable[[FakeServer], None],
+    context: ssl.SSLContext | None = None,
+    capabilities: int = CAPABILITIES,
+    plugin: str = "caching_sha2_password",
 ) -> Iterator[FakeServer]:
-    server = FakeServer(ask, context)
+    server = FakeServer(ask, context, capabilities, plugin)
     try:
         yield server
     finally:
@@ -213,6 +226,77 @@ async def test_a_full_login_without_tls_is_encrypted(tmp_path: Path) -> None:
     assert SECRET.encode() not in server.heard
 
 
+async def test_a_server_without_tls_hears_neither_user_nor_password() -> None:
+    with fake(in_clear, capabilities=CAPABILITIES & ~TLS) as server:
+        error = await connect(server, "?sslmode=require")
+    assert "TLS failed" in str(error)
+    assert b"app" not in server.heard
+    assert SECRET.encode() not in server.heard
+
+
+def key_pair(directory: Path) -> Path:
+    """The file of a public key."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
+    format_ = serialization.PublicFormat.SubjectPublicKeyInfo
+    path = directory / "public_key.pem"
+    path.write_bytes(key.public_bytes(serialization.Encoding.PEM, format_))
+    return path
+
+
+@pytest.mark.parametrize("plugin", ["caching_sha2_password", "sha256_password"])
+async def test_a_key_that_is_given_is_not_asked_for(tmp_path: Path, plugin: str) -> None:
+    answers: list[bytes] = []
+
+    def ask(server: FakeServer) -> None:
+        if plugin == "sha256_password":
+            server.say(b"\xfe" + plugin.encode() + b"\0" + b"12345678" + b"123456789012" + b"\0")
+        else:
+            server.say(FULL_LOGIN)
+        answers.append(server.read())
+
+    with fake(ask, plugin=plugin) as server:
+        await connect(server, f"?server_public_key={key_pair(tmp_path)}")
+    assert [len(answer) for answer in answers] == [256]
+    assert SECRET.encode() not in server.heard
+
+
+async def test_a_key_that_must_not_be_asked_for_is_not(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    def ask(server: FakeServer) -> None:
+        server.say(FULL_LOGIN)
+        asked.append(server.read())
+
+    with fake(ask) as server:
+        error = await connect(server, "?get_server_public_key=0")
+    assert asked == []  # it has hung up
+    assert "which may not be asked for (get_server_public_key=0): nothing was sent" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("server_public_key=no-such-file", "'server_public_key' cannot be read"),
+        (f"server_public_key={__file__}", "has no public key in PEM"),
+        ("get_server_public_key=perhaps", "'get_server_public_key' must be one of 1, true"),
+    ],
+)
+def test_bad_options_of_the_public_key_are_refused(options: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cenote.Database(f"mysql://app@localhost/app?{options}")
+
+
+def test_a_key_is_given_in_one_place(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="both speak of the server's public key"):
+        cenote.Database(
+            f"mysql://app@localhost/app?server_public_key={key_pair(tmp_path)}",
+            connect_args={"server_public_key": b"another"},
+        )
+
+
 @pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])
 async def test_a_ca_is_never_dropped(mode: str, tmp_path: Path) -> None:
     other = tmp_path / "other"
@@ -262,6 +346,28 @@ async def test_the_first_login_of_a_user_of_mysql(mysql_server: MySQLServer) -> 
     with pytest.raises(Exception, match="Access denied for user 'fresh'"):
         await db.fetch_val("select 1")
     await db.close()
+
+
+async def test_the_public_key_is_taken_as_the_option_says(
+    mysql_server: MySQLServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "public_key.pem"
+    path.write_bytes(mysql_server.public_key)
+    root = f"mysql://root@/mysql?unix_socket={quote(str(mysql_server.socket_path))}"
+    url = mysql_server.tcp_url(user="unhashed")
+    async with cenote.Database(root) as admin:
+        await admin.execute("drop user if exists unhashed@'%'")
+        await admin.execute(f"create user unhashed@'%' identified by '{PASSWORD}'")
+        await admin.execute(f"grant all on {DATABASE}.* to unhashed@'%'")
+        db = cenote.Database(f"{url}?get_server_public_key=0", strategy=None)
+        with pytest.raises(cenote.ConnectError, match="nothing was sent"):
+            await db.fetch_val("select 1")
+        async with cenote.Database(f"{url}?server_public_key={path}") as other:
+            assert await other.fetch_val("select 1") == 1
+        # From now on the server has its hash, and needs no password.
+        assert await db.fetch_val("select 1") == 1
+        await db.close()
+        await admin.execute("drop user unhashed@'%'")
 
 
 def test_the_extra_has_what_the_default_login_of_mysql_needs() -> None:

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cenote
-from tests.support.proxy import Proxy
+from cenote.testing import FaultProxy
+from cenote.testing.ledger import ended
 from tests.support.servers import MariaDBServer, PostgresServer
 from tests.support.waiting import eventually
 
@@ -119,7 +120,7 @@ class Chaos:
         self.proxy: Any = None
 
     def run(self) -> Figures:
-        with self.make_server() as server, Proxy(server.host, server.port) as proxy:
+        with self.make_server() as server, FaultProxy(server.host, server.port) as proxy:
             self.server, self.proxy = server, proxy
             asyncio.run(self.main())
         return self.figures
@@ -345,7 +346,7 @@ class Chaos:
     def heal(self) -> None:
         self.proxy.black_hole(False)
         self.proxy.refuse(False)
-        self.proxy.delay(0)
+        self.proxy.slow(0)
         self.server.start()
         self.db.pool.activate()
 
@@ -373,9 +374,9 @@ class Chaos:
         self.proxy.refuse(False)
 
     async def slow_down(self) -> None:
-        self.proxy.delay(0.05)
+        self.proxy.slow(0.05)
         await asyncio.sleep(self.random.random())
-        self.proxy.delay(0)
+        self.proxy.slow(0)
 
     async def kill_sessions(self) -> None:
         async with cenote.Database(self.url(direct=True), max_size=1) as admin:
@@ -422,6 +423,7 @@ class Chaos:
             stats = loop_db.pool.stats()
         if (
             stats.created != sum(stats.destroyed.values())
+            or stats.begun != ended(stats)
             or loop_db.connections
             or loop_db.sessions
         ):
@@ -447,7 +449,7 @@ class Chaos:
             self.complain(f"transaction {op} is there, and nobody made it")
 
 
-async def herd(url: str, proxy: Proxy, *, seconds: float, breaker: bool) -> float:
+async def herd(url: str, proxy: FaultProxy, *, seconds: float, breaker: bool) -> float:
     """Attempts a second to connect to a server that is gone, by 500 tasks that do not give up."""
     strategy = cenote.ConsecutiveFailures(5, 0.25, max_recovery_timeout=1.0) if breaker else None
     db = cenote.Database(url, max_size=20, acquire_timeout=OPERATION, strategy=strategy)
@@ -469,7 +471,7 @@ async def herd(url: str, proxy: Proxy, *, seconds: float, breaker: bool) -> floa
     return attempts / seconds
 
 
-async def asked_in_vain(db: cenote.Database, proxy: Proxy) -> int:
+async def asked_in_vain(db: cenote.Database, proxy: FaultProxy) -> int:
     """How often 100 tasks, which ask once each, try to connect to a server that is gone."""
     before = proxy.connections
     asking = [db.fetch_val("select 1") for _ in range(100)]
@@ -480,9 +482,9 @@ async def asked_in_vain(db: cenote.Database, proxy: Proxy) -> int:
 
 
 @contextlib.contextmanager
-def dead_server() -> Iterator[tuple[str, Proxy]]:
+def dead_server() -> Iterator[tuple[str, FaultProxy]]:
     """The URL of a server that refuses every connection, and the proxy that counts them."""
-    with PostgresServer() as server, Proxy(server.host, server.port) as proxy:
+    with PostgresServer() as server, FaultProxy(server.host, server.port) as proxy:
         proxy.refuse(True)
         old, new = f"@{server.host}:{server.port}/", f"@{proxy.host}:{proxy.port}/"
         yield server.tcp_url().replace(old, new), proxy

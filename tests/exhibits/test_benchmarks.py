@@ -35,6 +35,7 @@ from benchmarks import (  # noqa: E402
     rivals,
     statements,
     tail,
+    values,
     waiters,
 )
 from benchmarks.measure import QUICK, Goal, Part, Table, Versus  # noqa: E402
@@ -73,6 +74,7 @@ TITLES = [
     "## Tail latency: 3,000 arrivals a second",
     "## Watched: take and give back",
     "## Watched: 100 tasks over one resource",
+    "## Watched: a statement of SQLite in memory",
     "## Memory of an idle resource, without the resource itself",
     "## Memory of a waiting task",
     HOOKS,
@@ -81,7 +83,7 @@ TITLES = [
     "## Streams with aiosqlite, 20 rows each: 10 tasks over 10 connections",
     GOALS,
 ]
-MARKERS = ("about", "goals", "pools", "statements", "recovery", "losses")
+MARKERS = ("about", "goals", "pools", "statements", "adapters", "recovery", "losses")
 
 
 def run_quickly(folder: Path, *options: str, **environment: str) -> str:
@@ -134,6 +136,7 @@ def check_output(output: str) -> None:
     why = "because no servers were asked for."
     assert f"Skipped: PostgreSQL with asyncpg and psycopg, {why}" in output
     assert f"Skipped: MariaDB with asyncmy, {why}" in output
+    assert "Skipped: the adapters, because they are measured on PostgreSQL." in output
     for name, reason in pools.absent().items():
         assert f"Skipped: {name}, because {reason}." in output
     expected = [title for title in TITLES if title != HOOKS or "Skipped: hooks in C" not in output]
@@ -157,10 +160,10 @@ def check_report(found: dict[str, Any], *, hooks: bool) -> None:
     assert min(numbers) >= 0
     marks = [goal["mark"] for goal in found["goals"]]
     watched = [goal["mark"] for goal in found["goals"] if ", to bare" in goal["what"]]
-    assert len(watched) == 2
+    assert len(watched) == 3
     assert set(watched) <= {"PASS", "over", "skipped"}
     assert set(marks[:2]) <= {"PASS", "over"}
-    assert len(marks) == 9
+    assert len(marks) == 10
     assert marks.count("skipped") == 5 + watched.count("skipped")
     assert {one["rival"] for one in found["versus"]} >= pools.present().keys() - {pools.CENOTE}
 
@@ -566,3 +569,12 @@ def test_lines_have_a_point_for_each_number_of_waiters() -> None:
     lines = ElementTree.fromstring(drawn).findall(".//{*}polyline")
     assert [len(line.attrib["points"].split()) for line in lines] == [3] * 4
     assert drawn.count(">them, too<") == 2
+
+
+async def test_the_benchmark_of_values_says_what_it_compares() -> None:
+    part = await values.run(TINY, {})  # SQLite needs no server
+    assert len(part.versus) == 4
+    assert all(each.ratio > 0 for each in part.versus)
+    labels = [row[0] for row in part.tables[0].rows]
+    assert labels[0] == f"sqlite, plain, beside {values.DRIVER}"
+    assert labels[-1] == f"sqlite, uuid, beside {values.CODECS}"

@@ -8,8 +8,8 @@ import pytest
 
 import cenote
 from cenote import breaker
+from cenote.testing import FaultProxy
 from tests.exhibits import chaos, poison
-from tests.support.proxy import Proxy
 from tests.support.servers import MariaDBServer, PostgresServer, RedisServer
 
 pytestmark = pytest.mark.once
@@ -47,7 +47,7 @@ def test_a_dead_server_is_left_alone_by_the_breaker(monkeypatch: pytest.MonkeyPa
     seconds = 0.0
     monkeypatch.setattr(breaker, "now", lambda: seconds)
 
-    async def ask(url: str, proxy: Proxy) -> None:
+    async def ask(url: str, proxy: FaultProxy) -> None:
         nonlocal seconds
         db = cenote.Database(url, max_size=20)
         assert await chaos.asked_in_vain(db, proxy) == 100

@@ -4,12 +4,10 @@ import io
 import os
 import random
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -19,77 +17,9 @@ import pytest
 import cenote
 from cenote.demo import play, screen
 from cenote.observe import PoolEvent
+from tests.support.terminal import COMMAND, PATIENCE, Terminal, environment, run
 
 pytestmark = pytest.mark.once
-
-ROOT = Path(__file__).parents[2]
-SOURCE = str(Path(cenote.__file__).parent.parent)  # what is tested: the tree, or an install
-COMMAND = [sys.executable, "-m", "cenote"]
-PATIENCE = 100.0  # real seconds
-
-
-def environment(**more: str) -> dict[str, str]:
-    unwanted = ("COLUMNS", "LINES", "NO_COLOR", "TERM", "PYTHONIOENCODING")
-    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
-    path = os.pathsep.join(filter(None, [SOURCE, kept.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, "PYTHONUTF8": "1", **more}
-
-
-def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        env=environment(**more),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-    )
-
-
-class Terminal:
-    """The demo on a pseudo-terminal."""
-
-    def __init__(self, *arguments: str, columns: int = 80, **more: str) -> None:
-        pty = pytest.importorskip("pty")
-        termios = pytest.importorskip("termios")
-        self._master, slave = pty.openpty()
-        termios.tcsetwinsize(slave, (24, columns))
-        self.process = subprocess.Popen(
-            [*COMMAND, "demo", "--no-page", *arguments],
-            env=environment(TERM="xterm", **more),
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-        self.output = b""
-
-    def read(self, until: bytes | None = None) -> str:
-        """Everything so far, when `until` was seen, or at the end."""
-        deadline = time.monotonic() + PATIENCE
-        while until is None or until not in self.output:
-            ready, _, _ = select.select([self._master], [], [], deadline - time.monotonic())
-            assert ready, f"silent since {self.output[-500:]!r}"
-            try:
-                part = os.read(self._master, 65536)
-            except OSError:  # Linux says so when the other side is gone
-                part = b""
-            if not part:
-                assert until is None, f"ended without {until!r}: {self.output[-500:]!r}"
-                break
-            self.output += part
-        return self.output.decode()
-
-    def interrupt(self, number: int = signal.SIGINT) -> int:
-        self.process.send_signal(number)
-        return self.end()
-
-    def end(self) -> int:
-        """Its exit code, when it has ended."""
-        self.read()
-        os.close(self._master)
-        return self.process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +35,12 @@ def test_the_demo_runs_without_a_terminal(done: "subprocess.CompletedProcess[str
     assert "\r" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
 
-    states = re.findall(r" breaker +([A-Z]+): ", done.stdout)
-    assert states[:2] == ["INACTIVE", "RECOVERING"]
-    assert states[-2:] == ["RECOVERING", "ACTIVE"]
-    assert re.search(r" 100%  ACTIVE: 0 active, \d+ idle, 0 waiting", done.stdout)
+    states = re.findall(r" breaker +(open|half-open|closed)[: ]", done.stdout)
+    assert states[:3] == ["open", "half-open", "closed"]
+    assert re.search(r" 100% breaker closed; 0 used \+ \d+ idle = \d+ open", done.stdout)
     assert "forgetful' ends in a transaction, without a commit" in done.stdout
-    assert "a connection broke" in done.stdout
-    assert re.search(r" replaced \d+ dead connections?\n", done.stdout)
+    assert done.stdout.count("connections are cut; whoever meets one gets another") == 1
+    assert re.search(r" \d+ connections cut, \d+ replaced, \d+ operations failed\n", done.stdout)
     told = done.stdout.count("rolled back: all 50,000 are there, and its connection is free")
     assert told > 0
     assert re.search(rf"forgotten +{told} transactions +rolled back\n", done.stdout)
@@ -126,12 +55,15 @@ def test_the_numbers_of_the_summary_agree(done: "subprocess.CompletedProcess[str
         return [int(number.replace(",", "")) for number in found.groups()]
 
     served, failed = numbers(r"operations +([\d,]+) served +([\d,]+) failed")
-    created, destroyed = numbers(r"connections +(\d+) created +(\d+) destroyed")
+    created, destroyed, still, closing = numbers(
+        r"connections +(\d+) created +(\d+) destroyed +(\d+) open +(\d+) closing"
+    )
     before, after = numbers(r"money +([\d,]+) before +([\d,]+) after +not a coin is lost")
     acquired, returned = numbers(r"leases +([\d,]+) acquired +([\d,]+) returned")
     errors = re.findall(r"\w+Error ([\d,]+)", summary)
     reasons = section(summary, "destroyed", "leases")
-    assert created >= destroyed == sum(map(int, re.findall(r"\w+ (\d+)", reasons)))
+    assert created == destroyed + still + closing
+    assert destroyed == sum(map(int, re.findall(r"\w+ (\d+)", reasons)))
     assert acquired == returned
     assert before == after
     assert failed == sum(int(number.replace(",", "")) for number in errors)
@@ -145,6 +77,81 @@ def test_the_numbers_of_the_summary_agree(done: "subprocess.CompletedProcess[str
     assert "pool 'shop': no resource within" in message
     assert "held by task '" in message
     assert re.search(r"\(cenote[/\\]demo[/\\]play\.py:\d+\)", message)
+
+
+def test_the_numbers_add_up_in_every_frame(done: "subprocess.CompletedProcess[str]") -> None:
+    frames = re.findall(r"(\d+) used \+ (\d+) idle = (\d+) open", done.stdout)
+    assert len(frames) > 3
+    for active, idle, still in frames:
+        assert int(active) + int(idle) == int(still) <= 20
+
+
+@pytest.mark.real_time("threads of SQLite")
+async def test_what_was_created_is_open_or_closing_in_every_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = short_play(monkeypatch)
+    story.screen._live = True
+    seen = 0
+    draw = story.screen._panel
+
+    def check(demo: play.Play, *, last: bool) -> list[screen.Line]:
+        nonlocal seen
+        panel = draw(demo, last=last)
+        text = "\n".join("".join(part for part, _ in line) for line in panel)
+        stats = demo.pool.stats()
+        found = re.search(r"(\d+) open(?:, (\d+) closing)?", text)
+        assert found
+        shown = int(found[1]) + int(found[2] or 0)
+        assert shown == stats.created - sum(stats.destroyed.values())
+        busy = re.search(r"(\d+) and (\d+) idle", text)
+        assert busy
+        assert int(busy[1]) + int(busy[2]) == int(found[1])
+        seen += 1
+        return panel
+
+    monkeypatch.setattr(story.screen, "_panel", check)
+    async with story:
+        await story.once()
+    assert seen > 3
+
+
+@pytest.mark.real_time("threads of SQLite")
+async def test_the_rate_is_that_of_the_last_second() -> None:
+    clock = iter([0.0, 0.5, 1.0, 1.5, 2.0, 9.0, 9.5])
+    tally = screen.Tally(0.0)
+    rates = []
+    tally.elapsed = lambda: next(clock)  # type: ignore[method-assign]
+    for served in (0, 50, 100, 100, 100, 100, 110):
+        tally.served = served
+        rates.append(round(tally.rate()))
+    assert rates == [0, 100, 100, 50, 0, 0, 1]
+
+
+def test_what_a_timeout_says_is_not_cut() -> None:
+    lines: list[str] = []
+    shown = screen.Screen(Paper(), color=False)
+    shown.print = lines.append  # type: ignore[method-assign, assignment]
+    holder = cenote.Holder(None, "nightly-report", 42.0, "app/jobs.py", 88)
+    error = cenote.AcquireTimeoutError(
+        "pool 'shop': no resource within 0.1 s (20 active, 57 waiting); held by task 'x'; y",
+        (holder, holder),
+    )
+    shown._print_news(1.0, "error", screen.essence(error))
+    said = " ".join(" ".join(lines).split())
+    assert said.endswith("held by task 'nightly-report' for 42 s (app/jobs.py:88), and 1 more")
+    assert max(map(len, lines)) <= shown.width()
+
+
+def test_the_page_stays_until_enter() -> None:
+    terminal = Terminal("--fast", page=True)
+    terminal.read(until=b"The page stays until you press Enter: ")
+    output = terminal.read(until=b"/\r\n")
+    address = re.findall(r"press Enter: (http://127\.0\.0\.1:\d+/)", output)[-1]
+    with urllib.request.urlopen(address, timeout=PATIENCE) as page:
+        assert b"cenote" in page.read()
+    terminal.write(b"\n")
+    assert terminal.end() == 0
 
 
 def section(text: str, begin: str, end: str | None) -> str:
@@ -302,7 +309,7 @@ async def test_however_slow_the_machine_every_act_makes_its_point(
         await story.once()
     shown = story.screen._stream.getvalue()
     assert story.rolled_back > 0
-    assert re.search(r" replaced \d+ dead connections?\n", shown)
+    assert re.search(r" \d+ connections cut, [1-9]\d* replaced, ", shown)
     states = [str(state) for _, state in story.tally.states]
     assert states[:3] == ["ACTIVE", "INACTIVE", "RECOVERING"]
     assert states[-2:] == ["RECOVERING", "ACTIVE"]
@@ -343,5 +350,5 @@ async def test_a_round_is_summed_up_by_itself(monkeypatch: pytest.MonkeyPatch) -
     acquired, released = (int(number.replace(",", "")) for number in leases.groups())
     assert acquired == after.acquired - before.acquired
     assert released == after.released - before.released
-    assert re.search(rf"connections +{after.created - before.created} created", shown)
+    assert re.search(rf"connections .* {after.created - before.created} created", shown)
     assert re.search(rf"forgotten +{shown.count('rolled back: all')} transactions", shown)

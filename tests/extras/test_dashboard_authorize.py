@@ -8,7 +8,7 @@ import pytest
 
 import cenote
 from cenote.extras.dashboard import guard
-from tests.support.clock import advance
+from cenote.testing import advance
 from tests.support.viewer import (
     ELSEWHERE,
     TOKEN,

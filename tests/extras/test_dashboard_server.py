@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import cenote
 from cenote.extras.dashboard import asgi, server
 from cenote.extras.dashboard.head import LONGEST_HEAD, BadRequest, parse
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import Thing
 from tests.support.viewer import TOKEN, Viewer, ask, order, press, scope, until, watching
 from tests.support.waiting import WAIT

@@ -9,7 +9,7 @@ import pytest
 import cenote
 from cenote.extras.dashboard import requests
 from cenote.extras.dashboard.session import LIFETIME, Sessions
-from tests.support.clock import advance
+from cenote.testing import advance
 from tests.support.viewer import (
     ELSEWHERE,
     HTML,

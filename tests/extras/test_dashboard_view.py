@@ -12,7 +12,7 @@ from cenote.extras.dashboard import collector as collecting
 from cenote.extras.dashboard import text
 from cenote.extras.dashboard.tiles import Tiles
 from cenote.observe import SlotView
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import Gate, Thing, line
 from tests.support.viewer import (
     ACTIVE,
@@ -40,7 +40,8 @@ async def test_slots_holders_and_waiters_are_shown(make_pool):
         assert any(
             row[4].endswith(f"test_dashboard_view.py:{place}") for row in viewer.tiles.values()
         )
-        ((name, where, since, deadline),) = viewer.details["waiters"]
+        ((name, where, since, deadline, lane),) = viewer.details["waiters"]
+        assert lane is None
         assert name == "patient"
         assert "test_dashboard_view.py:" in where
         assert deadline - since == pytest.approx(9000, abs=2)
@@ -111,14 +112,15 @@ async def test_only_what_changed_is_sent(make_pool, monkeypatch):
 
 @pytest.mark.virtual_time
 async def test_distributions_and_samples_are_sent(make_pool, monkeypatch):
-    pool = make_pool(Thing, max_size=1, name="p")
+    pool = make_pool(Thing, max_size=1, name="timed")
     use_virtual_clocks(monkeypatch)
-    async with watching(app()) as viewer:
+    async with watching(app(), query="name=timed") as viewer:
         for _ in range(10):
             async with pool.acquire():
                 await advance(0.2)
         await advance(1)
-        assert sum(viewer.details["waits"]) == sum(viewer.details["holds"]) == 10
+        await until(lambda: sum(viewer.details["waits"]) == 10)
+        assert sum(viewer.details["holds"]) == 10
         assert viewer.details["waits"][0] == 10  # at once
         bounds = viewer.messages[0]["bounds"]
         (bucket,) = [index for index, count in enumerate(viewer.details["holds"]) if count]
@@ -126,7 +128,7 @@ async def test_distributions_and_samples_are_sent(make_pool, monkeypatch):
         samples = [
             sample
             for message in viewer.messages
-            for sample in message.get("samples", {}).get(str(viewer.pool("p")["id"]), ())
+            for sample in message.get("samples", {}).get(str(viewer.pool("timed")["id"]), ())
         ]
         assert max(sample[1] for sample in samples) == pytest.approx(5, abs=1)
         await advance(400)
@@ -145,6 +147,110 @@ async def test_the_breaker_and_its_history(make_pool):
         changes = viewer.details["breaker"]["changes"]
         assert [change[1] for change in changes] == ["INACTIVE", "ACTIVE"]
         assert viewer.pool("p")["state"] == "ACTIVE"
+
+
+@pytest.mark.virtual_time
+async def test_what_was_before_the_page_is_shown(make_pool, monkeypatch):
+    """One opens the page after the alarm: the incident is over, and on the page."""
+    use_virtual_clocks(monkeypatch)
+    pool = make_pool(Thing, max_size=1, name="p", strategy=cenote.ConsecutiveFailures())
+    thing = await pool.acquire()
+    impatient = [asyncio.create_task(pool.acquire(timeout=2)) for _ in range(3)]
+    await advance(3)
+    await asyncio.gather(*impatient, return_exceptions=True)
+    pool.deactivate()
+    await advance(5)
+    pool.activate()
+    pool.release(thing)
+    await advance(300)
+    async with watching(app()) as viewer:
+        number = viewer.pool("p")["id"]
+        (samples,) = [message["samples"][str(number)] for message in viewer.messages[:1]]
+        assert len(samples) == 308
+        assert [sample[2] for sample in samples[:3]] == [3, 3, 0]  # waiting
+        assert [sample[4] for sample in samples[:4]] == [0, 0, 3, 0]  # timed out
+        kinds = [
+            (event[1], event[3] if event[1] == "state_changed" else event[5])
+            for event in viewer.events
+        ]
+        assert kinds == [
+            ("opened", 1),
+            ("created", 1),
+            ("timeout", 3),
+            ("state_changed", "INACTIVE"),
+            ("state_changed", "ACTIVE"),
+        ]
+        states = [change[1] for change in viewer.details["breaker"]["changes"]]
+        assert states == ["INACTIVE", "ACTIVE"]
+
+
+@pytest.mark.virtual_time
+async def test_a_storm_on_the_page_is_one_line(make_pool, monkeypatch):
+    use_virtual_clocks(monkeypatch)
+    pool = make_pool(Thing, max_size=1, name="p")
+    thing = await pool.acquire()
+    async with watching(app()) as viewer:
+        for _ in range(4):
+            with pytest.raises(TimeoutError):
+                await pool.acquire(timeout=0)
+            await advance(1)
+        lines = [event for event in viewer.events if event[1] == "timeout"]
+        assert [event[5] for event in lines] == [1, 2, 3, 4]  # how often
+        assert len({event[7] for event in lines}) == 1  # the same line
+    pool.release(thing)
+
+
+@pytest.mark.virtual_time
+async def test_a_saturated_pool_names_the_longest_holders(make_pool, monkeypatch):
+    use_virtual_clocks(monkeypatch)
+    pool = make_pool(Thing, max_size=2, name="p")
+    a = await pool.acquire()
+    await advance(2)
+    b = await pool.acquire()
+    begin = asyncio.get_running_loop().time()
+    waiter = asyncio.create_task(pool.acquire())
+    await advance(10)
+    async with watching(app()) as viewer:
+        summary = viewer.pool("p")
+        assert begin <= summary["saturated"] / 1000 <= begin + 1
+        (first, second) = summary["top"]
+        assert (first[0], first[2]) == ("test", round((begin - 2) * 1000))
+        assert "test_dashboard_view.py:" in first[1]
+        assert second[2] == round(begin * 1000)
+        pool.release(a)
+        await advance(1)
+        assert viewer.pool("p")["saturated"] is None
+        assert viewer.pool("p")["top"] == []
+    pool.release(b)
+    pool.release(await waiter)
+
+
+@pytest.mark.virtual_time
+async def test_an_open_breaker_says_since_when_and_until(make_pool, monkeypatch):
+    use_virtual_clocks(monkeypatch)
+
+    def fail():
+        raise ConnectionRefusedError("connect to db:5432 refused")
+
+    strategy = cenote.ConsecutiveFailures(1, recovery_timeout=8.0)
+    pool = make_pool(fail, name="p", strategy=strategy)
+    with pytest.raises(ConnectionRefusedError):
+        await pool.acquire()
+    begin = round(asyncio.get_running_loop().time() * 1000)
+    async with watching(app()) as viewer:
+        summary = viewer.pool("p")
+        assert (summary["state"], summary["since"]) == ("INACTIVE", begin)
+        assert summary["failure"] == "ConnectionRefusedError: connect to db:5432 refused"
+        assert summary["retry"] == pytest.approx(begin + strategy.retry_after() * 1000, abs=100)
+        await advance(9)
+        with pytest.raises(ConnectionRefusedError):
+            await pool.acquire()  # the probe
+        await advance(1)
+        summary = viewer.pool("p")
+        assert (summary["state"], summary["since"]) == ("INACTIVE", begin)  # all the time
+        pool.activate()
+        await advance(1)
+        assert viewer.pool("p")["retry"] is None
 
 
 async def test_the_chosen_pool_is_found_again_by_name(make_pool):

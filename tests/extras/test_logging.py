@@ -7,7 +7,7 @@ import logging
 import pytest
 
 import cenote
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import STYLES, Holding, Thing, outcome, styled
 
 from cenote.extras.logging import FIELDS, KINDS, attach  # isort: skip
@@ -92,6 +92,8 @@ async def test_a_factory_error_that_is_raised_is_no_warning(make_pool, style, ca
     assert structured(record) == {"cenote_pool": "main", "cenote_error": "OSError"}
 
 
+TIMEOUT = "pool 'main': timeout by task 'test' after 2.0 s with AcquireTimeoutError: "
+
 # -- what is attached ----------------------------------------------------------------------------
 
 
@@ -107,14 +109,19 @@ async def test_events_are_lines_with_fields(make_pool, caplog):
     await holding.leave()
     await pool.close()
     detach()
-    assert [record.getMessage() for record in caplog.records] == [
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[2].startswith(TIMEOUT)
+    assert "held by" in lines[2]  # why, and what to do
+    lines[2] = TIMEOUT
+    assert lines == [
         "pool 'main': opened",
         "pool 'main': created after 0.0 s",
-        "pool 'main': timeout by task 'test' after 2.0 s with AcquireTimeoutError",
+        TIMEOUT,
         "pool 'main': destroyed (closed)",
         "pool 'main': closed",
     ]
     late = structured(caplog.records[2])
+    assert late.pop("cenote_lane") is None
     assert late == {
         "cenote_pool": "main",
         "cenote_event": "timeout",
@@ -129,6 +136,33 @@ async def test_events_are_lines_with_fields(make_pool, caplog):
         json.dumps(structured(record))
 
 
+@pytest.mark.virtual_time
+async def test_a_line_says_why_and_what_comes_next(make_pool, caplog):
+    caplog.set_level(logging.INFO, "cenote")
+
+    def fail():
+        raise OSError("connect to db:5432\nrefused, password=s3cr3t")
+
+    pool = make_pool(fail, name="main")
+    lane = pool.lane("batch")
+    detach = attach(pool, kinds=["failed", "create_failed", "refused"])
+    assert isinstance(await outcome(lane.acquire()), OSError)
+    pool.deactivate()
+    assert isinstance(await outcome(pool.acquire()), cenote.ServiceUnavailableError)
+    detach()
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
+    error = "OSError: connect to db:5432 refused, password=***"
+    assert lines[:2] == [
+        f"pool 'main': create_failed after 0.0 s with {error}; the slot is free for the next",
+        f"pool 'main': failed by task 'test' in lane 'batch' after 0.0 s with {error}; "
+        "the slot is free for the next",
+    ]
+    assert lines[2].startswith("pool 'main': refused (circuit) by task 'test' after 0.0 s with ")
+    assert "ServiceUnavailableError: " in lines[2]
+    assert all("\n" not in line for line in lines)
+
+
+@pytest.mark.virtual_time
 async def test_level_kinds_and_logger_can_be_chosen(make_pool, caplog):
     caplog.set_level(logging.DEBUG, "app")
     pool = make_pool(Thing, name="100 %s")
@@ -153,7 +187,7 @@ async def test_level_kinds_and_logger_can_be_chosen(make_pool, caplog):
 def test_every_kind_is_known(make_pool):
     with pytest.raises(ValueError, match=r"^kinds must be of opened, .*, not nonsense$"):
         attach(kinds=["nonsense"])
-    assert len(set(KINDS)) == 13
+    assert len(set(KINDS)) == 16
 
 
 async def test_no_line_has_a_password(caplog):

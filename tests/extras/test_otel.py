@@ -9,8 +9,8 @@ import weakref
 import pytest
 
 import cenote
+from cenote.testing import advance, settle
 from tests.support import backends
-from tests.support.clock import advance, settle
 from tests.support.kit import Holding, Thing, acquiring, cancel, outcome
 
 pytest.importorskip("opentelemetry.sdk")
@@ -123,8 +123,10 @@ async def test_all_metrics_of_the_conventions_with_their_units(make_pool, kit):
         name for key, name in vars(db_metrics).items() if key.startswith("DB_CLIENT_CONNECTION_")
     }
     assert len(expected) == 9
-    assert {f"db.client.connection.{name}" for name in found} == expected
+    assert {f"db.client.connection.{name}" for name in found if "cenote" not in name} == expected
     for name, metric in found.items():
+        if name.startswith("cenote."):
+            continue
         assert metric.description
         unit = {"pending_requests": "{request}", "timeouts": "{timeout}"}.get(name, "{connection}")
         assert metric.unit == ("s" if name.endswith("_time") else unit)
@@ -179,16 +181,19 @@ async def test_timeouts_and_durations_are_recorded(make_pool, kit):
     assert point.bucket_counts[0] == 1
 
 
-async def test_durations_that_nobody_collects_do_not_pile_up(make_pool, kit, monkeypatch):
-    monkeypatch.setattr(otel, "KEPT", 3)
+@pytest.mark.virtual_time
+async def test_too_many_durations_are_recorded_in_proportion(make_pool, kit, monkeypatch):
+    monkeypatch.setattr(otel, "RECORDED", 10)
     pool = make_pool(Thing, name="main")
-    instrumentation = kit.instrument(pool)
-    for _ in range(10):
+    kit.instrument(pool)
+    for seconds in (*[0.75] * 80, *[2] * 20):
         async with pool.acquire():
-            pass
-    ((_, watch),) = instrumentation._tracker.living()
-    assert len(watch._waits[0]) == len(watch._uses[0]) == 3
-    assert kit.points("wait_time")["main"][0] == kit.points("use_time")["main"][0] == 10
+            await advance(seconds)
+    (point,) = kit.metrics()["use_time"].data.data_points
+    assert dict(zip(otel.BOUNDS, point.bucket_counts, strict=False))[1.0] == 8
+    assert (point.count, point.sum) == (10, pytest.approx(10))
+    assert kit.points("cenote.pool.use_time") == {"main": pytest.approx(100)}  # all of it
+    assert kit.points("cenote.pool.acquires")["main", "acquired"] == 100
 
 
 async def test_the_durations_of_a_closed_pool_are_not_lost(make_pool, kit):
@@ -232,7 +237,8 @@ async def test_closing_ends_the_instrumentation(make_pool, kit, database):
         await database.fetch_val("select 1")
     assert kit.metrics() == {}
     assert kit.spans() == []
-    assert pool._engine.subscribers == database._observers == ()
+    assert pool._engine.subscribers == ()
+    assert not database._observers
     await database.close()
 
 
@@ -300,6 +306,49 @@ async def test_an_acquire_that_fails_has_an_error(make_pool, kit):
         assert span.attributes["error.type"] == error
         assert seconds(span) == pytest.approx(duration)
         assert span.parent.span_id == parent.get_span_context().span_id
+
+
+@pytest.mark.virtual_time
+async def test_refusals_and_failed_creations_have_spans(make_pool, kit):
+    def fail():
+        raise OSError("secret")
+
+    pool = make_pool(fail, name="main")
+    kit.instrument(pool, spans=["acquire", "create"])
+    with kit.tracer.start_as_current_span("request") as parent:
+        assert isinstance(await outcome(pool.acquire()), OSError)
+        pool.deactivate()
+        assert isinstance(await outcome(pool.acquire()), cenote.ServiceUnavailableError)
+    failed, refused = kit.spans("cenote.acquire")
+    (created,) = kit.spans("cenote.create")
+    for span, error in (
+        (failed, "OSError"),
+        (refused, "cenote.errors.ServiceUnavailableError"),
+        (created, "OSError"),
+    ):
+        assert span.status.status_code is StatusCode.ERROR
+        assert span.attributes["error.type"] == error
+        assert "secret" not in span.to_json()
+    assert created.parent is None
+    for span in (failed, refused):
+        assert span.parent.span_id == parent.get_span_context().span_id
+
+
+@pytest.mark.virtual_time
+async def test_a_refused_waiter_has_the_parent_of_its_task(make_pool, kit):
+    pool = make_pool(Thing, max_size=1, name="main")
+    kit.instrument(pool, spans=["acquire"])
+    holding = Holding(pool)
+    await settle()
+    with kit.tracer.start_as_current_span("request") as parent:
+        waiter = acquiring(pool)
+        await settle()
+    with kit.tracer.start_as_current_span("operator"):
+        pool.deactivate()
+    assert isinstance(await outcome(waiter), cenote.ServiceUnavailableError)
+    (span,) = (each for each in kit.spans("cenote.acquire") if "error.type" in each.attributes)
+    assert span.parent.span_id == parent.get_span_context().span_id
+    await holding.leave()
 
 
 @pytest.mark.virtual_time

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cenote
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import Gate, Holding, Thing, acquiring, cancel, outcome
 
 prometheus_client = pytest.importorskip("prometheus_client")
@@ -23,12 +23,17 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 
 from cenote.extras.prometheus import BUCKETS, Collector  # noqa: E402
 
-GAUGES = {"resources", "waiting", "min_size", "max_size", "circuit_state"}
+GAUGES = {
+    "resources", "waiting", "min_size", "max_size", "circuit_state", "lane_active",
+    "lane_max_size",
+}  # fmt: skip
 COUNTERS = {
-    "acquired", "released", "created", "destroyed", "timeouts", "cancelled", "rejected",
-    "circuit_transitions",
+    "begun", "acquired", "released", "created", "create_failures", "destroyed", "timeouts",
+    "cancelled", "failed", "refused", "rejected", "circuit_transitions",
 }  # fmt: skip
 HISTOGRAMS = {"wait_seconds", "hold_seconds", "create_seconds"}
+FLEETS = {"budget", "used", "processes", "held", "target", "need", "reachable"}
+STATEMENTS = "db_client_operation_duration_seconds"
 
 
 @pytest.fixture
@@ -83,6 +88,8 @@ async def test_every_metric_has_its_name_type_and_label(make_pool, registry, col
     collect(pool)
     await pool.open()
     found = families(registry)
+    assert found.pop(STATEMENTS).type == "histogram"
+    assert {found.pop(f"cenote_fleet_{name}").type for name in FLEETS} == {"gauge"}
     prefixed = {
         kind: {f"cenote_pool_{name}" for name in names}
         for kind, names in (("gauge", GAUGES), ("counter", COUNTERS), ("histogram", HISTOGRAMS))
@@ -101,14 +108,15 @@ async def test_openmetrics_accepts_it_too(make_pool, registry, collect):
         text = openmetrics.generate_latest(registry).decode()
     found = {family.name: family for family in parse_openmetrics(text)}
     assert found["cenote_pool_acquired"].samples[0].labels["pool"] == 'a "strange"\\\nname'
-    assert {name.removeprefix("cenote_pool_") for name in found} == GAUGES | COUNTERS | HISTOGRAMS
+    names = {name.removeprefix("cenote_pool_").removeprefix("cenote_fleet_") for name in found}
+    assert names == GAUGES | COUNTERS | HISTOGRAMS | FLEETS | {STATEMENTS}
 
 
 def test_a_collector_without_pools_has_names_only(registry, collect):
     collect(cenote.Pool(Thing, name="gone"))
     gc.collect()
     found = families(registry)
-    assert len(found) == len(GAUGES | COUNTERS | HISTOGRAMS)
+    assert len(found) == len(GAUGES | COUNTERS | HISTOGRAMS | FLEETS) + 1
     assert not any(family.samples for family in found.values())
 
 
@@ -156,10 +164,11 @@ async def test_totals_are_split_by_cause(make_pool, registry, collect):
     async with pool.acquire():
         pass  # rejected
     pool.discard(await pool.acquire())
-    totals = {name: value(registry, f"{name}_total") for name in COUNTERS - {"destroyed"}
-              if name != "circuit_transitions"}  # fmt: skip
+    totals = {name: value(registry, f"{name}_total")
+              for name in COUNTERS - {"destroyed", "refused", "circuit_transitions"}}  # fmt: skip
     assert totals == {
-        "acquired": 3, "released": 3, "created": 2, "timeouts": 1, "cancelled": 1, "rejected": 1,
+        "begun": 5, "acquired": 3, "released": 3, "created": 2, "create_failures": 0,
+        "timeouts": 1, "cancelled": 1, "failed": 0, "rejected": 1,
     }  # fmt: skip
     assert samples(registry, "destroyed_total", pool="main") == {"rejected": 1, "discarded": 1}
 

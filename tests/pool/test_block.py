@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     Broken,
     FakeService,

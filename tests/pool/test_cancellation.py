@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cenote
-from tests.support.clock import VirtualLoop, advance, settle
+from cenote.testing import VirtualLoop, advance, settle
 from tests.support.kit import (
     HOOKS,
     Broken,
@@ -20,6 +20,7 @@ from tests.support.kit import (
     acquiring,
     give_all,
     hang,
+    make_leave,
     outcome,
     take_all,
 )
@@ -165,14 +166,7 @@ async def test_an_acquirer_leaves_at_once_despite_a_stubborn_hook(make_pool, lea
     pool.release(await pool.acquire())
     task = acquiring(pool, timeout=1)
     await settle()
-    if leave == "cancel":
-        task.cancel()
-    elif leave == "deactivate":
-        pool.deactivate()
-    else:
-        await advance(1)
-    await settle()
-    assert task.done()
+    await make_leave(task, pool, leave, timeout=1)
     await outcome(task)
     pool.activate()
     await advance(1)  # the hook has had its chance

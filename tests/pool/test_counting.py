@@ -8,7 +8,7 @@ import pytest
 
 import cenote
 from cenote import AcquireTimeoutError, PoolOverloadedError, Stats
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     STYLES,
     Gate,
@@ -318,10 +318,13 @@ def test_the_fields_of_stats():
         "destroying",
         "created",
         "destroyed",
+        "begun",
         "acquired",
         "released",
         "timeouts",
         "cancelled",
+        "failed",
+        "refused",
         "rejected",
         "wait_time",
         "max_wait_time",
@@ -365,10 +368,13 @@ async def test_the_totals_of_a_scripted_life(make_pool):
         destroying=0,
         created=4,
         destroyed={"rejected": 1, "discarded": 1, "cancelled": 1},
+        begun=8,
         acquired=6,
         released=5,
         timeouts=1,
         cancelled=1,
+        failed=0,
+        refused={},
         rejected=1,
         wait_time=3.0,
         max_wait_time=3.0,
@@ -487,23 +493,26 @@ async def test_a_failed_factory_created_nothing(make_pool):
 
 async def test_repr_shows_name_state_and_counts(make_pool):
     pool = make_pool(Thing, max_size=2, name="db")
-    assert repr(pool) == "<Pool 'db' new ACTIVE: 0 active, 0 idle, 0 waiting, max 2>"
+    assert repr(pool) == "<Pool 'db' new, breaker ACTIVE: 0 active, 0 idle, 0 waiting, max 2>"
     first, second = await pool.acquire(), await pool.acquire()
     waiter = acquiring(pool)
     await settle()
-    assert repr(pool) == "<Pool 'db' open ACTIVE: 2 active, 0 idle, 1 waiting, max 2>"
+    assert repr(pool) == "<Pool 'db' open, breaker ACTIVE: 2 active, 0 idle, 1 waiting, max 2>"
     pool.release(first)
     pool.release(second)
     pool.release(await waiter)
     pool.recover()
-    assert repr(pool) == "<Pool 'db' open RECOVERING: 0 active, 2 idle, 0 waiting, max 2>"
+    assert repr(pool) == "<Pool 'db' open, breaker RECOVERING: 0 active, 2 idle, 0 waiting, max 2>"
     await pool.close()
     pool.deactivate()
-    assert repr(pool) == "<Pool 'db' closed INACTIVE: 0 active, 0 idle, 0 waiting, max 2>"
+    assert repr(pool) == "<Pool 'db' closed, breaker INACTIVE: 0 active, 0 idle, 0 waiting, max 2>"
 
 
 def test_repr_without_a_name():
-    assert repr(cenote.Pool(Thing)) == "<Pool new ACTIVE: 0 active, 0 idle, 0 waiting, max 10>"
+    assert (
+        repr(cenote.Pool(Thing))
+        == "<Pool new, breaker ACTIVE: 0 active, 0 idle, 0 waiting, max 10>"
+    )
 
 
 async def test_everything_can_be_read_from_another_thread(make_pool):
@@ -516,7 +525,7 @@ async def test_everything_can_be_read_from_another_thread(make_pool):
     seen, state, closed, words, holders = await asyncio.to_thread(read)
     assert seen == (1, 0, 1, 1)
     assert (state, closed) == (cenote.CircuitState.ACTIVE, False)
-    assert words == "<Pool 'db' open ACTIVE: 1 active, 0 idle, 1 waiting, max 1>"
+    assert words == "<Pool 'db' open, breaker ACTIVE: 1 active, 0 idle, 1 waiting, max 1>"
     assert [holder.resource for holder in holders] == [thing]
     pool.release(thing)
     pool.release(await waiter)

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import HOOKS, SLOW, Broken, FakeService, give_all, take_all
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.thorough]

@@ -9,7 +9,7 @@ import pytest
 import cenote
 from cenote import Holder
 from cenote.observe import holders_of
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     Gate,
     Holding,

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     STYLES,
     Fatal,

@@ -13,10 +13,22 @@ from cenote import ConsecutiveFailures, FailureRate, Pool
 from tests.support.kit import RecordingStrategy, Thing
 
 HOOKS = ["destructor", "healthcheck", "before_acquire", "before_release"]
-DURATIONS = ["healthcheck_interval", "create_timeout", "hook_timeout", "destructor_timeout"]
-LIMITS = ["acquire_timeout", "max_lifetime", "max_idle", "hold_warning"]  # None: no limit
+DURATIONS = [
+    "healthcheck_interval",
+    "queue_interval",
+    "create_timeout",
+    "hook_timeout",
+    "destructor_timeout",
+]
+LIMITS = [
+    "acquire_timeout",
+    "queue_target",
+    "max_lifetime",
+    "max_idle",
+    "hold_warning",
+]  # None: no limit
 NUMBERS = {"min_size": 0, "max_size": 1, "recovering_limit": 1}  # with the least that is allowed
-OPTIONAL_NUMBERS = {"max_waiting": 0, "max_uses": 1}
+OPTIONAL_NUMBERS = {"max_waiting": 0, "max_creating": 1, "max_uses": 1}
 FLAGS = ["lifo", "reuse_after_cancel"]
 
 DEFAULTS = {
@@ -32,6 +44,9 @@ DEFAULTS = {
     "hook_timeout": 5.0,
     "destructor_timeout": 10.0,
     "max_waiting": None,
+    "max_creating": None,
+    "queue_target": None,
+    "queue_interval": 1.0,
     "max_lifetime": None,
     "max_idle": None,
     "max_uses": None,
@@ -40,6 +55,8 @@ DEFAULTS = {
     "strategy": None,
     "recovering_limit": 1,
     "reuse_after_cancel": False,
+    "skip_frames": (),
+    "fleet": None,
     "name": None,
 }
 
@@ -295,7 +312,9 @@ async def test_a_bad_error_of_discard_is_refused(make_pool, error):
 async def test_bad_sizes_of_resize_are_refused(make_pool):
     pool = make_pool(Thing, min_size=1, max_size=3)
     refused(ValueError, "min_size", pool.resize, min_size=-1)
-    refused(ValueError, "max_size", pool.resize, max_size=0)
+    refused(ValueError, "max_size", pool.resize, max_size=-1)
+    refused(ValueError, "min_size", pool.resize, max_size=0)
+    refused(ValueError, "ceiling", pool.resize, ceiling=-1)
     refused(ValueError, "min_size", pool.resize, min_size=4)
     refused(ValueError, "min_size", pool.resize, min_size=3, max_size=2)
     refused(TypeError, "max_size", pool.resize, max_size=2.0)
@@ -424,7 +443,9 @@ def test_a_pool_made_without_a_loop_works_in_one():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("option", ["max_size", "max_uses", "max_waiting", "recovering_limit"])
+@pytest.mark.parametrize(
+    "option", ["max_size", "max_uses", "max_waiting", "max_creating", "recovering_limit"]
+)
 def test_a_number_too_large_to_count_names_its_argument(option):
     with pytest.raises(ValueError, match=option):
         cenote.Pool(Thing, **{option: 10**30})

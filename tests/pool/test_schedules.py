@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import cenote
-from tests.support.clock import VirtualLoop
-from tests.support.ledger import check_ledger
+from cenote.testing import VirtualLoop, check_ledger
 
 pytestmark = [pytest.mark.own_loop, pytest.mark.thorough]
 

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 import cenote
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import Thing, acquiring, outcome
 from tests.support.waiting import WAIT
 

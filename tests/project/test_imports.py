@@ -19,15 +19,30 @@ LONGEST = {"py": 600, "c": 700, "h": 700}  # lines, by what the file is written 
 
 # A module may import from its own row and from the rows above it.
 ROWS = [
-    {"errors", "states", "hooks", "options", "caller", "log", "mask", "events", "timer"},
+    {
+        "errors",
+        "messages",
+        "loop_end",
+        "states",
+        "hooks",
+        "options",
+        "caller",
+        "lender",
+        "log",
+        "mask",
+        "events",
+        "timer",
+    },
     {"_core"},
     {"_fast"},
     {"breaker", "pool"},
     {"observe"},
     {"sql"},
     {"drivers"},
+    {"fleet"},
     {"__init__"},
-    {"extras"},
+    {"adapters", "extras"},
+    {"testing"},
     {"demo"},
     {"__main__"},
 ]
@@ -36,7 +51,7 @@ RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
 # What a room must not use although it is in the standard library: the core decides, it never acts.
 BANNED = {"_core": {"asyncio", "logging", "socket", "threading"}}
 
-MAY_IMPORT_OTHER_PACKAGES = {"drivers", "extras"}
+MAY_IMPORT_OTHER_PACKAGES = {"adapters", "drivers", "extras", "fleet"}
 
 
 def test_no_import_points_the_wrong_way() -> None:
@@ -50,17 +65,20 @@ def test_no_import_points_the_wrong_way() -> None:
     assert not complaints, "\n".join(complaints)
 
 
-# What extras may import of cenote, besides each other: public names, and the doors `observe` and
-# `sql.view`.
+# What extras and the fleet may import of cenote, besides their own room: public names, and the
+# doors `observe` and `sql.view`.
 DOORS = {
-    "cenote", "cenote.errors", "cenote.log", "cenote.mask", "cenote.observe", "cenote.options",
-    "cenote.pool", "cenote.sql.database", "cenote.sql.dialects", "cenote.sql.parsing.tokens",
-    "cenote.sql.view", "cenote.states", "cenote.timer",
+    "cenote.breaker", "cenote.events", "cenote.fleet.view", "cenote.lender", "cenote.sql.url",
+    "cenote", "cenote.errors", "cenote.log", "cenote.loop_end", "cenote.mask", "cenote.messages",
+    "cenote.observe", "cenote.options", "cenote.pool", "cenote.sql.database", "cenote.sql.dialects",
+    "cenote.sql.parsing.tokens", "cenote.sql.view", "cenote.states", "cenote.timer",
+    "cenote.sql.driver", "cenote.sql.loading",  # the interface of drivers, which is documented
 }  # fmt: skip
 
 
-def test_extras_look_in_by_the_doors_alone() -> None:
-    files = list((SOURCE / "extras").rglob("*.py"))
+@pytest.mark.parametrize("room", ["extras", "fleet"])
+def test_those_who_watch_use_the_doors_alone(room: str) -> None:
+    files = list((SOURCE / room).rglob("*.py"))
     assert files
     complaints = [
         f"{path.relative_to(SOURCE)}:{line}: {what}"
@@ -94,7 +112,8 @@ def secret_uses(path: Path, source: str) -> Iterator[tuple[int, str]]:
     package = ".".join(path.parts[:-1])
     tree = ast.parse(source)
     for line, module in imported_modules(tree, package):
-        foreign = module.partition(".")[0] != "cenote" or module.startswith("cenote.extras")
+        own_room = ".".join(path.parts[:2])
+        foreign = module.partition(".")[0] != "cenote" or module.startswith(own_room)
         if not foreign and module not in DOORS:
             yield line, module
     own = {
@@ -153,11 +172,16 @@ def test_no_file_is_too_long() -> None:
         ("sql/database.py", "from ..drivers import sqlite", "sql must not import drivers"),
         ("sql/database.py", "import asyncpg", "sql must not import asyncpg"),
         ("drivers/pg.py", "import asyncpg\nfrom ..sql.driver import Driver", None),
+        ("fleet/member.py", "from ..pool import Pool\nimport redis", None),
+        ("fleet/member.py", "from ..extras import otel", "fleet must not import extras"),
+        ("pool/pool.py", "from ..fleet import ledger", "pool must not import fleet"),
         ("__init__.py", "from .pool import Pool", None),
         ("__init__.py", "from .extras import otel", "__init__ must not import extras"),
         ("extras/otel.py", "import opentelemetry\nimport cenote\nfrom ..observe import x", None),
         ("extras/otel.py", "from ..__main__ import main", "extras must not import __main__"),
         ("__main__.py", "from .extras.dashboard import app", None),
+        ("adapters/redis.py", "import redis\nfrom ..pool import Pool", None),
+        ("sql/database.py", "from ..adapters import redis", "sql must not import adapters"),
         ("lost.py", "", "lost has no row"),
         ("pool/pool.py", "from ..lost import x", "lost has no row"),
     ],
@@ -183,7 +207,7 @@ STRING_DOORS = {
     ("sql/loading.py", "cenote.drivers"),  # the group of entry points, which has the same name
 }
 # Who calls import_module() with a name that is computed: `library` for modules of other packages.
-COMPUTED = {"sql/loading.py", "drivers/library.py"}
+COMPUTED = {"fleet/loading.py", "sql/loading.py", "drivers/library.py"}
 
 
 def test_imports_by_string_go_through_listed_doors() -> None:

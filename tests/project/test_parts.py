@@ -1,6 +1,7 @@
 """Composition, read from the source: no class calls its subclasses, no object writes another's."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,10 @@ pytestmark = pytest.mark.once
 
 SOURCE = Path(__file__).parents[2] / "src" / "cenote"
 OWN = {"self", "cls"}
-# Drivers write attributes of the libraries below them, and one switch is asyncio's. The other two
-# are of a database that copies itself, and of a flag that its loop sets.
-FOREIGN = {"task._log_destroy_pending", "database._observers", "database._connected"}
+ALONE = r"^ +self\.(\w+): .*# .*\(\) alone$"
+# Drivers write attributes of the libraries below them. One switch is asyncio's, and by the other
+# one asyncpg finds the holder of a connection.
+FOREIGN = {"task._log_destroy_pending", "raw._pool_holder"}
 
 
 def test_no_class_calls_what_only_its_subclasses_define() -> None:
@@ -30,6 +32,25 @@ def test_no_object_writes_private_attributes_of_another() -> None:
         for line, text in foreign_writes(ast.parse(path.read_text()))
         if text not in FOREIGN
     ]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_what_one_method_sets_is_written_nowhere_else() -> None:
+    """An attribute whose comment says that a method sets it `alone`: the states of sessions and
+    transactions, and what claims are pinned by."""
+    sources = {path: path.read_text("utf-8") for path in SOURCE.rglob("*.py")}
+    names = {
+        name for source in sources.values() for name in re.findall(ALONE, source, re.MULTILINE)
+    }
+    assert {"reason", "state"} <= names
+    complaints = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}"
+        for path, source in sources.items()
+        if path.relative_to(SOURCE).parts[0] in {"_fast", "drivers", "pool", "sql"}
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+        and node.attr in names and ast.unparse(node.value) not in OWN
+    ]  # fmt: skip
     assert not complaints, "\n".join(complaints)
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,54 @@ def test_every_target_and_script_of_a_workflow_exists() -> None:
                 assert target in targets, f"{path.name}: {command}"
             for name in re.findall(r"\b(?:scripts|tests)/[\w./-]+", command):
                 assert (ROOT / name).exists(), f"{path.name}: {command}"
+
+
+@SOURCES
+def test_every_action_is_pinned_to_the_commit_of_a_release() -> None:
+    """A tag can be moved by whoever takes the repository over; the comment is for dependabot."""
+    pinned = re.compile(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+    own = re.compile(r"uses: \./\.github/workflows/[\w-]+\.yml$")
+    found: dict[str, set[str]] = {}
+    for path in WORKFLOWS:
+        for line in path.read_text("utf-8").splitlines():
+            if "uses:" in line:
+                text = line.strip().removeprefix("- ")
+                assert pinned.match(text) or own.match(text), f"{path.name}: {text}"
+                name, _, version = text.removeprefix("uses: ").partition("@")
+                found.setdefault(name, set()).add(version)
+    assert all(len(versions) == 1 for versions in found.values()), found
+
+
+@SOURCES
+def test_every_expression_of_a_workflow_has_a_value() -> None:
+    for path in WORKFLOWS:
+        jobs = load(path)["jobs"]
+        for name, job in jobs.items():
+            assert "uses" in job or {"runs-on", "timeout-minutes", "steps"} <= job.keys(), name
+            needs = job.get("needs", [])
+            assert ({needs} if isinstance(needs, str) else set(needs)) <= jobs.keys(), name
+            matrix = job.get("strategy", {}).get("matrix", {})
+            for context, rest in re.findall(r"\$\{\{ *(\w+)\.([\w.-]+)", json.dumps(job)):
+                assert context in {"github", "matrix", "secrets"}, f"{path.name}: {name}"
+                assert context != "matrix" or rest in matrix, f"{path.name}: {name}: {rest}"
+
+
+@SOURCES
+def test_every_script_of_a_workflow_is_bash(tmp_path: Path) -> None:
+    for path in WORKFLOWS:
+        for number, command in enumerate(commands(load(path))):
+            script = tmp_path / f"{path.stem}-{number}.sh"
+            script.write_text(re.sub(r"\$\{\{.*?\}\}", "x", command))
+            done = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
+            assert done.returncode == 0, f"{path.name}: {command}: {done.stderr}"
+
+
+@SOURCES
+def test_jobs_with_make_call_a_target_of_it() -> None:
+    """Windows has no make, and a release is built by the tools of the index."""
+    for path in WORKFLOWS[:2]:
+        for name, job in load(path)["jobs"].items():
+            assert name == "windows" or job["steps"][-1]["run"].startswith("make "), name
 
 
 @SOURCES

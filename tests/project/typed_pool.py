@@ -20,6 +20,10 @@ def perhaps_later() -> Connection | Awaitable[Connection]:
     return connect()
 
 
+def number() -> int:
+    return 42
+
+
 async def disconnect(connection: Connection) -> None: ...
 
 
@@ -33,7 +37,7 @@ assert_type(Pool(perhaps_later), Pool[Connection])
 assert_type(Pool(Connection), Pool[Connection])
 assert_type(Pool(Connection, destructor=disconnect), Pool[Connection])
 assert_type(Pool(Connection, destructor=lambda connection: None), Pool[Connection])
-assert_type(Pool(lambda: 42, before_release=lambda number: number > 0), Pool[int])
+assert_type(Pool(number, before_release=lambda number: number > 0), Pool[int])
 declared: Pool[Connection] = Pool(connect)
 explicit = Pool[Connection](connect, destructor=lambda connection: None)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,22 @@ import pytest
 
 import cenote
 from cenote.sql.driver import LONGEST_KEPT
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
-from tests.support.proxy import Proxy
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
+
+
+@asynccontextmanager
+async def two_databases(backend: Backend, *, max_size: int) -> AsyncIterator[tuple[Any, Any, str]]:
+    """Two of the same, and a table with one row: one of them changes it behind the other."""
+    async with (
+        backend.database(max_size=max_size) as db,
+        backend.database(max_size=1) as other,
+        backend.table(other) as table,
+    ):
+        await other.execute(f"insert into {table} values (1, 'a')")
+        yield db, other, table
 
 
 def only_link(db: Any) -> Any:
@@ -117,7 +131,7 @@ async def test_every_driver_says_whether_it_keeps_them(backend: Backend) -> None
 
 async def test_a_repeated_statement_is_prepared_once(server_backend: Backend) -> None:
     backend = server_backend
-    with Proxy(backend.server.host, backend.server.port) as proxy:
+    with FaultProxy(backend.server.host, backend.server.port) as proxy:
         url = backend.url_through(proxy.host, proxy.port)
         async with backend.database(url, max_size=1) as db, backend.table(db) as table:
             uses = [
@@ -167,12 +181,7 @@ def changes(backend: Backend, table: str) -> list[tuple[list[str], dict[str, Any
 
 
 async def test_a_changed_table_is_not_noticed(backend: Backend) -> None:
-    async with (
-        backend.database(max_size=1) as db,
-        backend.database(max_size=1) as other,
-        backend.table(other) as table,
-    ):
-        await other.execute(f"insert into {table} values (1, 'a')")
+    async with two_databases(backend, max_size=1) as (db, other, table):
         one, all_ = f"select * from {table} where id = ?", f"select * from {table} where id = :id"
         plain = f"select * from {table}"
         expected: dict[str, Any] = {"id": 1, "name": "a"}
@@ -224,12 +233,7 @@ async def test_a_changed_type_of_a_parameter_is_not_noticed(backend: Backend) ->
 async def test_a_changed_table_in_a_transaction(backend: Backend) -> None:
     """PostgreSQL cannot go on with a stale plan inside a transaction: the error comes through,
     and after that everything is as before."""
-    async with (
-        backend.database(max_size=1) as db,
-        backend.database(max_size=1) as other,
-        backend.table(other) as table,
-    ):
-        await other.execute(f"insert into {table} values (1, 'a')")
+    async with two_databases(backend, max_size=1) as (db, other, table):
         select = f"select * from {table} where id = ?"
 
         async def read() -> list[str]:
@@ -252,12 +256,7 @@ async def test_a_changed_table_in_a_transaction(backend: Backend) -> None:
 
 async def test_what_was_prepared_again_is_there_in_a_transaction(backend: Backend) -> None:
     """After a change that nobody noticed it is not a statement in a transaction that pays."""
-    async with (
-        backend.database(max_size=1) as db,
-        backend.database(max_size=1) as other,
-        backend.table(other) as table,
-    ):
-        await other.execute(f"insert into {table} values (1, 'a')")
+    async with two_databases(backend, max_size=1) as (db, other, table):
         select = f"select * from {table} where id = ?"
         insert = f"insert into {table} (id, name) values (?, ?)"
         for i in range(3):
@@ -274,12 +273,7 @@ async def test_what_was_prepared_again_is_there_in_a_transaction(backend: Backen
 
 
 async def test_an_open_statement_after_a_change(backend: Backend) -> None:
-    async with (
-        backend.database(max_size=2) as db,
-        backend.database(max_size=1) as other,
-        backend.table(other) as table,
-    ):
-        await other.execute(f"insert into {table} values (1, 'a')")
+    async with two_databases(backend, max_size=2) as (db, other, table):
         one = await db.prepare(f"select * from {table} where id = ?")
         two = await db.prepare(f"select count(*) as n from {table} where id >= :id")
         for statements, expected in [([], {"id": 1, "name": "a"}), *changes(backend, table)]:
@@ -442,7 +436,7 @@ async def test_a_stream_takes_no_memory(backend: Backend, inside: bool) -> None:
 async def test_a_reader_that_stops_makes_the_server_wait(server_backend: Backend) -> None:
     """What is on the wire when nobody reads is bounded."""
     backend = server_backend
-    with Proxy(backend.server.host, backend.server.port) as proxy:
+    with FaultProxy(backend.server.host, backend.server.port) as proxy:
         url = backend.url_through(proxy.host, proxy.port)
         async with backend.database(url) as db:
             stream = db.iterate(WIDE[backend.name].format(n=ROWS, start=0))

@@ -96,7 +96,7 @@ async def test_the_warning_names_both_tasks_and_the_line(backend: Backend) -> No
         assert str(warning.message) == (
             "task 'the child' was started inside the transaction of task 'the parent' and uses the "
             "database outside of it, on a connection of its own. To share the transaction use its "
-            "handle: tx.execute() or async with tx.join()."
+            'handle: tx.execute() or async with tx.join(); or give the database child_tasks="join".'
         )
         assert (warning.filename, warning.lineno) == (__file__, expected)
 

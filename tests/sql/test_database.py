@@ -483,7 +483,7 @@ async def test_a_closed_database_refuses_every_use(backend: Backend) -> None:
         for use in (db.execute, db.fetch_all, db.fetch_one, db.fetch_val, db.prepare):
             with pytest.raises(cenote.PoolClosedError):
                 await use("select 1")
-        for use in (db.begin, db.open, db.commit, db.rollback, db.release):
+        for use in (db.begin, db.commit, db.rollback, db.release):
             with pytest.raises(cenote.PoolClosedError):
                 await use()
         with pytest.raises(cenote.PoolClosedError):

@@ -8,6 +8,7 @@ import pytest
 
 import cenote
 from cenote import breaker
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.faults import (
     MANY_ROWS,
@@ -23,7 +24,6 @@ from tests.support.faults import (
 )
 from tests.support.held import connections_of
 from tests.support.kit import RecordingStrategy
-from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.support.wire import through
 
@@ -31,7 +31,7 @@ pytestmark = across_connections
 
 
 @with_server
-async def test_the_breaker_counts_lost_connections(backend: Backend, proxy: Proxy) -> None:
+async def test_the_breaker_counts_lost_connections(backend: Backend, proxy: FaultProxy) -> None:
     strategy = RecordingStrategy()
     async with (
         watching(backend) as watcher,
@@ -120,7 +120,7 @@ async def test_the_breaker_and_a_driver_that_cannot_reset(backend: Backend) -> N
 
 @with_server
 async def test_an_open_breaker_recovers_without_a_restart(
-    backend: Backend, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = 0.0
     monkeypatch.setattr(breaker, "now", lambda: seconds)
@@ -139,3 +139,25 @@ async def test_an_open_breaker_recovers_without_a_restart(
         assert await db.fetch_val("select 1") == 1
         assert db.pool.state == cenote.CircuitState.ACTIVE
         await no_slot_is_lost(db)
+
+
+async def test_a_database_makes_four_connections_at_once(backend: Backend) -> None:
+    under_way, most, doors = 0, 0, asyncio.Event()
+
+    async def on_connect(_: object) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await doors.wait()
+        under_way -= 1
+
+    doors.set()
+    async with backend.database(max_size=6, on_connect=on_connect) as db:
+        await db.pool.retire()
+        doors.clear()
+        tasks = [asyncio.create_task(db.fetch_val("select 1")) for _ in range(6)]
+        await eventually(lambda: under_way == 4)
+        assert db.pool.stats().creating == 4
+        doors.set()
+        assert await asyncio.gather(*tasks) == [1] * 6
+        assert most == 4

@@ -138,7 +138,7 @@ async def test_closing_twice_and_at_once(backend: Backend) -> None:
         await db.close()
         assert db.closed
         assert "closed" in repr(db)
-        with pytest.raises(cenote.PoolClosedError, match="Create a new Database"):
+        with pytest.raises(cenote.PoolClosedError, match=r"Call open\(\) to use it again"):
             await db.fetch_val("select 1")
 
 
@@ -146,7 +146,7 @@ async def test_closing_what_was_never_used(backend: Backend) -> None:
     db = cenote.Database(backend.url)
     await db.close()
     with pytest.raises(cenote.PoolClosedError):
-        await db.open()
+        await db.execute("select 1")
     assert not db.in_transaction
     assert db.bound_connection is None
 

@@ -2,15 +2,13 @@
 them, and has connections of its own."""
 
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support import backends
 from tests.support.backends import Backend
+from tests.support.running import run_forking, running
 from tests.support.servers import MariaDBServer, PostgresServer
 
 pytestmark = [
@@ -61,18 +59,12 @@ async def parent_goes_on():
 
 @pytest.fixture(scope="module")
 def postgres_with_tls() -> Iterator[PostgresServer]:
-    if reason := PostgresServer.missing():
-        pytest.skip(reason)
-    with PostgresServer(tls=True) as server:
-        yield server
+    yield from running(PostgresServer, tls=True)
 
 
 @pytest.fixture(scope="module")
 def mariadb_with_tls() -> Iterator[MariaDBServer]:
-    if reason := MariaDBServer.missing():
-        pytest.skip(reason)
-    with MariaDBServer(tls=True) as server:
-        yield server
+    yield from running(MariaDBServer, tls=True)
 
 
 @pytest.fixture(params=["asyncpg", "psycopg", "mysql"])
@@ -84,17 +76,7 @@ def encrypted(request: pytest.FixtureRequest) -> Backend:
 
 
 def run_script(backend: Backend, url: str, script: str) -> list[str]:
-    """The lines that a program wrote which forks; it runs in a process of its own."""
-    arguments = [url, backend.session]
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout.splitlines()
+    return run_forking(PRELUDE, script, [url, backend.session])
 
 
 CHILDREN = {

@@ -243,7 +243,7 @@ async def test_what_people_do_with_asyncmy(backend: Backend) -> None:
             await cursor.execute("create temporary table t (id int)")
             await cursor.executemany("insert into t values (%s)", [(1,), (2,)])
             assert cursor.rowcount == 2
-        async with SSCursor(c) as cursor:
+        async with c.cursor(SSCursor) as cursor:
             await cursor.execute("select id from t order by id")
             assert await cursor.fetchall() == [(1,), (2,)]
         statement = await c.prepare("select ? + 1")

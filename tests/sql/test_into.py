@@ -1,7 +1,6 @@
 """What rows become with `into=`, and which columns do not fit."""
 
 import dataclasses
-import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -10,9 +9,8 @@ import msgspec
 import pydantic
 import pytest
 
-import cenote
 from cenote.sql.into import check_into, convert, convert_all
-from cenote.sql.rows import make_row, make_rows
+from cenote.sql.rows import make_row
 
 pytestmark = pytest.mark.once
 
@@ -149,27 +147,6 @@ def test_pydantic_checks_the_values_and_knows_aliases() -> None:
 def test_something_that_cannot_be_called_is_refused(into: object) -> None:
     with pytest.raises(TypeError, match="into must be a class or a function"):
         check_into(into)
-
-
-def test_a_row_has_one_interface() -> None:
-    row = make_rows(["id", "name"], [(7, "Ada")])[0]
-    assert isinstance(row, cenote.Row)
-    assert (row[0], row["id"], row[-1], row[0:1]) == (7, 7, "Ada", (7,))
-    assert ("id" in row, "Ada" in row, 7 in row) == (True, False, False)
-    assert (list(row), len(row), dict(row)) == ([7, "Ada"], 2, {"id": 7, "name": "Ada"})
-    assert (list(row.keys()), list(row.values())) == (["id", "name"], [7, "Ada"])
-    assert list(row.items()) == [("id", 7), ("name", "Ada")]
-    assert (row.get("name"), row.get("x"), row.get("x", 1)) == ("Ada", None, 1)
-    assert row == (7, "Ada") == row
-    assert hash(row) == hash((7, "Ada"))
-    assert repr(row) == "<Row id=7 name='Ada'>"
-    again = pickle.loads(pickle.dumps(row))
-    assert (again, again["name"]) == (row, "Ada")
-    assert not hasattr(row, "id")
-    with pytest.raises(KeyError, match="no column 'nme'; there are: id, name"):
-        row["nme"]
-    with pytest.raises(IndexError):
-        row[2]
 
 
 @dataclasses.dataclass

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import cenote
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.faults import (
-    MANY_ROWS,
     RAW,
     across_connections,
     all_at_once,
@@ -24,11 +24,20 @@ from tests.support.faults import (
 )
 from tests.support.held import connections_of
 from tests.support.kit import RecordingStrategy
-from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 from tests.support.wire import through
 
 pytestmark = across_connections
+
+# More than ever arrives: of less, all may be in buffers of the client when the session is killed,
+# and then nothing is missing. uvloop reads on for as long as the server is faster.
+ENDLESS_ROWS = {
+    "asyncpg": "select i, repeat('x', 10000) from generate_series(1, 5000) i, "
+    "generate_series(1, 5000) j",
+    "psycopg": "select i, repeat('x', 10000) from generate_series(1, 5000) i, "
+    "generate_series(1, 5000) j",
+    "mysql": "select a.seq, repeat('x', 10000) from seq_1_to_5000 a, seq_1_to_5000 b",
+}
 
 
 # -- killed sessions -----------------------------------------------------------------------------
@@ -42,7 +51,7 @@ async def test_a_session_killed_while_idle_is_replaced(backend: Backend) -> None
         await eventually(lambda: all(link.is_dead for link in connections_of(db)))
         assert await db.fetch_val("select 1") == 1  # nobody meets a dead one
         assert not before & await sessions(backend, db, 3)
-        assert db.pool.stats().rejected == 3
+        assert db.pool.stats().created == 6
 
 
 @with_server
@@ -116,7 +125,7 @@ async def test_killed_with_an_open_statement(backend: Backend) -> None:
 @pytest.mark.parametrize("inside", [False, True], ids=["own connection", "in a transaction"])
 async def test_killed_with_an_open_stream(backend: Backend, inside: bool) -> None:
     async with watching(backend) as watcher, backend.database(max_size=2) as db:
-        rows = MANY_ROWS[backend.name]
+        rows = ENDLESS_ROWS[backend.name]
 
         async def read() -> None:
             async with db.iterate(rows) as stream:
@@ -228,7 +237,7 @@ async def test_an_unpooled_database_recovers_from_a_killed_session(backend: Back
 @with_server
 @pytest.mark.parametrize("noticed", ["in mid-query", "idle", "at commit", "in connection()"])
 async def test_after_a_loss_the_idle_ones_are_pinged(
-    backend: Backend, proxy: Proxy, noticed: str
+    backend: Backend, proxy: FaultProxy, noticed: str
 ) -> None:
     async with watching(backend) as watcher, through(backend, proxy, max_size=3) as db:
         before = await sessions(backend, db, 3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import cenote
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.faults import (
     drivers_error,
@@ -17,7 +18,6 @@ from tests.support.faults import (
     watching,
     with_server,
 )
-from tests.support.proxy import Proxy
 from tests.support.setting import Setting, setting
 from tests.support.waiting import eventually
 
@@ -303,7 +303,7 @@ async def test_the_database_is_closed_in_a_transaction(backend: Backend, style: 
 @pytest.mark.parametrize("style", ["block", "begin", "raw", "raw begin"])
 @pytest.mark.parametrize("arrives", [False, True], ids=["swallowed", "committed"])
 async def test_a_connection_lost_during_commit(backend: Backend, style: str, arrives: bool) -> None:
-    with Proxy(backend.server.host, backend.server.port) as proxy:
+    with FaultProxy(backend.server.host, backend.server.port) as proxy:
         async with setting(backend, backend.url_through(proxy.host, proxy.port)) as at:
 
             async def both() -> bool:
@@ -318,11 +318,11 @@ async def test_a_connection_lost_during_commit(backend: Backend, style: str, arr
                     await until(both)
                 proxy.reset()
                 proxy.black_hole(False)
-                proxy.delay(0)
+                proxy.slow(0)
 
             async def begin_cut() -> asyncio.Task[None]:
                 if arrives:
-                    proxy.delay(5)
+                    proxy.slow(5)
                 else:
                     proxy.black_hole(True)
                 task = asyncio.create_task(cut())

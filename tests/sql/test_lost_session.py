@@ -93,13 +93,46 @@ async def test_a_worker_that_calls_in_a_loop_recovers(backend: Backend) -> None:
         await no_slot_is_lost(db)
 
 
+@with_postgresql
+@pytest.mark.parametrize("way", ["commit()", "block"])
+async def test_the_commit_of_a_lost_transaction_keeps_it(backend: Backend, way: str) -> None:
+    """The loss of the session is raised once: not to the rollback inside of commit()."""
+    async with backend.database(max_size=1) as db:
+        await db.execute("do $$ begin null; end $$")
+
+        async def lose_it() -> None:
+            await lose(backend, db)
+            with drivers_error():
+                await db.execute("select 1")
+
+        async def by_commit() -> None:
+            await db.begin()
+            await lose_it()
+            try:
+                await db.commit()
+            finally:
+                await db.rollback()
+
+        async def by_block() -> None:
+            async with db.transaction():
+                await lose_it()
+
+        with pytest.raises(cenote.TransactionLostError):
+            await (by_commit() if way == "commit()" else by_block())
+        with pytest.raises(cenote.SessionLostError, match="what DO had changed"):
+            await db.execute("select 1")
+        assert await db.fetch_val("select 1") == 1
+
+
 NOTHING_ASKED = {
     "mysql": [
         "select /*!40001 SQL_NO_CACHE */ 1",
-        "create or replace procedure cenote_nothing() begin select 1; end",
-        "begin not atomic select 1; end",
         "unlock tables",
         "select release_lock('x')",
+    ],
+    "mariadb": [
+        "create or replace procedure cenote_nothing() begin select 1; end",
+        "begin not atomic select 1; end",
     ],
     "postgresql": ["select pg_advisory_unlock_all()", "select pg_advisory_unlock(1)"],
 }
@@ -109,7 +142,10 @@ NOTHING_ASKED = {
 async def test_statements_that_ask_for_nothing_of_the_session(backend: Backend) -> None:
     """They may have changed it, and it is told once that it was lost."""
     async with backend.database(max_size=1) as db:
-        for text in NOTHING_ASKED["mysql" if backend.name == "mysql" else "postgresql"]:
+        texts = NOTHING_ASKED["mysql" if backend.name == "mysql" else "postgresql"]
+        if backend.is_mariadb:
+            texts = [*texts, *NOTHING_ASKED["mariadb"]]
+        for text in texts:
             await db.fetch_all(text)
             await lose(backend, db)
             with drivers_error():

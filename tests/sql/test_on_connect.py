@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.held import GREETINGS, greeting, in_task, settled
 from tests.support.kit import outcome
-from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
@@ -177,7 +177,7 @@ async def nothing_left(backend: Backend) -> AsyncIterator[str]:
         yield backend.url
         await eventually(lambda: threading.active_count() <= before)
         return
-    with Proxy(backend.server.host, backend.server.port) as proxy:
+    with FaultProxy(backend.server.host, backend.server.port) as proxy:
         yield backend.url_through(proxy.host, proxy.port)
         assert proxy.connections
         await asyncio.to_thread(proxy.wait_for, lambda counts: counts.open == 0)

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.faults import outcome, with_postgresql
-from tests.support.proxy import Proxy
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once, with_postgresql]
 
@@ -250,7 +250,7 @@ async def test_what_was_not_kept_is_sent_once(backend: Backend, text: str) -> No
         "asyncpg": lambda raw: raw.fetch(text.replace("?", "$1"), *parameters or ()),
         "psycopg": lambda raw: raw.execute(text.replace("?", "%s"), parameters),
     }[backend.name]
-    with Proxy(backend.server.host, backend.server.port) as proxy:
+    with FaultProxy(backend.server.host, backend.server.port) as proxy:
         url = backend.url_through(proxy.host, proxy.port)
         async with backend.database(url, max_size=1) as db:
             async with db.connection() as raw:

@@ -1,12 +1,13 @@
 """Parameters on real databases: what is refused, what is said, and the drivers' own styles."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
 import cenote
 from tests.support.backends import Backend
+from tests.support.held import ids
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
 
@@ -294,3 +295,51 @@ async def test_a_row_that_does_not_fit_is_named(backend: Backend, way: Any) -> N
             "execute_many(): row 2 (counted from 0) does not fit; nothing was sent"
         ]
         assert await db.fetch_val(f"select count(*) from {table}") == 0
+
+
+def rows_lazily(read: list[int]) -> Iterator[list[Any]]:
+    for number in range(3):
+        read.append(number)
+        yield [number, "y"]
+
+
+@pytest.mark.parametrize("way", [many, many_of_transaction, many_inside, many_prepared])
+async def test_the_rows_may_come_from_any_iterable(backend: Backend, way: Any) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, ?)"
+        read: list[int] = []
+        await way(db, insert, rows_lazily(read))
+        assert read == [0, 1, 2]
+        await way(db, insert, {(3, "y"): "a dict of them", (4, "y"): ""}.keys())
+        await way(db, insert, zip(range(5, 7), "yy", strict=True))
+        await way(db, insert, iter([]))
+        assert await ids(db, table) == [*range(7)]
+
+
+@pytest.mark.parametrize("way", [many, many_of_transaction, many_inside, many_prepared])
+async def test_an_iterable_that_raises_inserts_nothing(backend: Backend, way: Any) -> None:
+    def rows() -> Iterator[list[Any]]:
+        yield from rows_lazily([])
+        raise KeyError("in the middle")
+
+    async with backend.database() as db, backend.table(db) as table:
+        with pytest.raises(KeyError, match="in the middle") as caught:
+            await way(db, f"insert into {table} values (?, ?)", rows())
+        assert row_notes(caught.value) == []
+        assert await ids(db, table) == []
+
+
+@pytest.mark.parametrize("way", [many, many_of_transaction, many_inside, many_prepared])
+async def test_what_is_no_iterable_of_rows_is_refused(backend: Backend, way: Any) -> None:
+    async def asynchronously() -> AsyncIterator[list[Any]]:
+        yield [1, "a"]
+
+    async with backend.database() as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, ?)"
+        for rows in (7, None, "ab", {"id": 1}):
+            with pytest.raises(TypeError, match=r"must be an iterable of parameters, one for each"):
+                await way(db, insert, rows)
+        with pytest.raises(
+            TypeError, match=r"not async_generator: collect them first, \[row async"
+        ):
+            await way(db, insert, asynchronously())

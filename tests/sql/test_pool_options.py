@@ -118,3 +118,8 @@ def test_making_a_database_announces_no_pool() -> None:
     finally:
         unfollow()
     assert seen == []
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 4), ({"max_creating": 9}, 9)])
+def test_a_database_makes_four_connections_at_once(options: dict[str, int], most: int) -> None:
+    assert cenote.Database("sqlite:///x.db", **options)._pool_options["max_creating"] == most

@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.faults import with_server
 from tests.support.held import greeting, in_task, settled
 from tests.support.kit import outcome
-from tests.support.proxy import Proxy
 from tests.support.wire import on_the_wire
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
@@ -103,10 +103,11 @@ async def test_an_untouched_connection_pays_no_round_trip(backend: Backend) -> N
         select = f"select * from {table} where id = ?"
         assert await trips(*(db.fetch_all(select, [i]) for i in range(20))) == 20
         assert await trips(*(db.execute(insert, [i]) for i in range(20))) == 20
-        assert await trips(*(transaction(100 + i) for i in range(5))) == 15  # begin, insert, commit
+        begin = 0 if backend.name == "psycopg" else 1  # which sends it with the next statement
+        assert await trips(*(transaction(100 + i) for i in range(5))) == 5 * (begin + 2)
         assert await trips(*(outcome(db.execute("selct 1")) for _ in range(5))) == 5
         await trips(in_task(db.begin()))  # at a rollback psycopg forgets what it has prepared
-        assert await trips(*(in_task(db.begin()) for _ in range(5))) == 10  # begin, rollback
+        assert await trips(*(in_task(db.begin()) for _ in range(5))) == 10 * begin  # and rollback
         assert db.pool.stats().created == 1
 
 
@@ -154,7 +155,7 @@ async def test_a_reset_that_fails(backend: Backend, fault: str) -> None:
     touch, query = backend.touches[1]
     limits = {"hook_timeout": 0.3, "destructor_timeout": 0.3}
     async with on_the_wire(backend, **limits) as (db, trips), backend.database() as other:
-        proxy: Proxy = trips.proxy
+        proxy: FaultProxy = trips.proxy
         before = await db.fetch_val(query)
         session = await db.fetch_val(backend.session)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cenote
-from cenote.sql import per_loop
+from cenote.sql import connection_hooks
 from cenote.sql.driver import DriverConnection
 from tests.support.backends import Backend
 from tests.support.faults import no_slot_is_lost, outcome, with_server, with_sqlite
@@ -26,7 +26,7 @@ def links(db: Any) -> list[Any]:
 @pytest.fixture
 def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
     """What came back is taken for alive for long."""
-    monkeypatch.setattr(per_loop, "JUST_NOW", 1000.0)
+    monkeypatch.setattr(connection_hooks, "JUST_NOW", 1000.0)
 
 
 @with_sqlite

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 import cenote
+from cenote.sql.rows import make_rows
 from tests.support.backends import Backend
 from tests.support.waiting import WAIT
 
@@ -24,7 +25,7 @@ async def test_rows_are_the_same_on_every_driver(backend: Backend) -> None:
     assert list(row.items()) == [("id", 7), ("name", "Ada")]
     assert row.columns == ("id", "name")
     assert (row.get("name"), row.get("x"), row.get("x", 1)) == ("Ada", None, 1)
-    assert row == (7, "Ada")
+    assert row == (7, "Ada") == row
     assert hash(row) == hash((7, "Ada"))
     assert repr(row) == "<Row id=7 name='Ada'>"
     again = pickle.loads(pickle.dumps(row))
@@ -35,6 +36,11 @@ async def test_rows_are_the_same_on_every_driver(backend: Backend) -> None:
         row["nme"]
     with pytest.raises(IndexError):
         row[2]
+
+
+def test_a_missing_column_is_told_the_others() -> None:
+    with pytest.raises(KeyError, match="no column 'nme'; there are: id, name"):
+        make_rows(["id", "name"], [(7, "Ada")])[0]["nme"]
 
 
 async def test_rows_of_streams_are_rows(backend: Backend) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cenote import TransactionClosedError
+from cenote import NotAcquiredError, TransactionClosedError
 from tests.support.backends import Backend
 from tests.support.faults import MANY_ROWS, across_connections, outcome
 from tests.support.held import Gate, ids, is_quiet, within
@@ -69,7 +69,9 @@ async def test_a_connection_ends_with_the_transaction(
             if not pinned:
                 await db.execute("select 1")  # on the only connection
             over.set()
-            assert isinstance(await within(task), TransactionClosedError)
+            # With the outermost block the session has ended, too.
+            kind = TransactionClosedError if end.startswith("inner") else NotAcquiredError
+            assert isinstance(await within(task), kind)
             assert db.pin_reason == pinned
         assert await ids(db, table) == ([1] if end.endswith("commit") else [])
         await eventually(lambda: is_quiet(db))
@@ -270,3 +272,61 @@ async def test_a_stream_of_a_statement_is_where_its_transaction_is(backend: Back
             await tx.execute(f"insert into {table} values (1, 'y')")
             statement = await tx.prepare(f"select id from {table} where id > ?")
             assert await within(asyncio.create_task(child(statement))) == [1]
+
+
+# -- the end by another task ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["db.rollback()", "tx.rollback()", "tx.commit()"])
+async def test_a_block_is_left_after_its_end_by_another_task(backend: Backend, way: str) -> None:
+    """The end waits for its turn when the owner leaves: nothing is committed behind its back."""
+    gate = Gate(backend)
+    async with gate.database() as (db, table):
+
+        async def end(tx: Any) -> None:
+            async with tx.join():
+                if way == "db.rollback()":
+                    await db.rollback()
+                elif way == "tx.rollback()":
+                    await tx.rollback()
+                else:
+                    await tx.commit()
+
+        async def owner() -> None:
+            async with db.transaction() as tx:
+                slow = asyncio.create_task(tx.execute(gate.sql))
+                await asyncio.sleep(0)
+                ending.append(asyncio.create_task(end(tx)))
+                while tx.is_open:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                asyncio.get_running_loop().call_soon(gate.open)
+                slow.add_done_callback(lambda _: left.append("statement"))
+            left.append("block")
+
+        ending: list[asyncio.Task[None]] = []
+        left: list[str] = []
+        raised = await within(owner())
+        await within(ending[0])
+        if way == "tx.commit()":
+            assert raised is None
+            assert left == ["statement", "block"]
+            assert await db.fetch_val(f"select name from {table}") == "through"
+        else:
+            assert isinstance(raised, TransactionClosedError)
+            assert left == ["statement"]
+            assert await db.fetch_val(f"select name from {table}") == "a"
+        await eventually(lambda: is_quiet(db))
+
+
+async def test_a_connection_block_is_left_during_a_statement(backend: Backend) -> None:
+    """Of another task: psycopg says meanwhile that it is in no transaction."""
+    gate = Gate(backend)
+    async with gate.database() as (db, table):
+        async with db.transaction() as tx:
+            async with db.connection():
+                slow = asyncio.create_task(tx.execute(gate.sql))
+                await asyncio.sleep(0)
+                assert not slow.done()
+            gate.open()
+            assert await within(slow) == 1
+        assert await db.fetch_val(f"select name from {table}") == "through"

@@ -95,7 +95,7 @@ async def test_sqlite_where_no_file_can_be(tmp_path: Path) -> None:
     async with no_thread_left():
         db = cenote.Database(f"sqlite:///{tmp_path}/no/such/folder.db")
         for _ in range(2):
-            with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+            with pytest.raises(cenote.ConnectError, match="unable to open"):
                 await db.fetch_val("select 1")
         await db.close()
 
@@ -103,7 +103,7 @@ async def test_sqlite_where_no_file_can_be(tmp_path: Path) -> None:
 async def test_sqlite_that_only_reads(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     missing = cenote.Database(f"{url}?mode=rw")
-    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+    with pytest.raises(cenote.ConnectError, match="unable to open"):
         await missing.fetch_val("select 1")
     await missing.close()
     writer = cenote.Database(url)
@@ -193,7 +193,7 @@ async def test_a_function_that_cannot_be_registered(tmp_path: Path) -> None:
     async with no_thread_left():
         db = cenote.Database(f"sqlite:///{tmp_path}/a.db")
         db.create_function("wrong", 1000, lambda: 1)
-        with pytest.raises(sqlite3.Error):
+        with pytest.raises(cenote.ConnectError, match="Error creating function"):
             await db.fetch_val("select 1")
         await db.close()
 

@@ -509,9 +509,12 @@ async def test_a_begin_that_is_cancelled_leaves_the_task_outside(backend: Backen
             await db.execute(f"insert into {table} values (?, 'a')", [steps])
             assert db.pin_reason is None
 
-        for steps in range(40):
+        # With psycopg begin() waits for nothing that is there, so it cannot be cancelled either.
+        for steps in range(backend.name == "psycopg", 40):
             await asyncio.create_task(child(steps))
-        assert await db.fetch_val(f"select count(*) from {table}") == 40
+        assert await db.fetch_val(f"select count(*) from {table}") == 40 - (
+            backend.name == "psycopg"
+        )
 
 
 async def test_shield_starts_a_task(backend: Backend) -> None:

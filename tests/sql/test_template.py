@@ -13,11 +13,10 @@ import pytest
 
 import cenote
 import cenote.drivers
+from cenote.testing import FaultProxy, settle
 from tests.support.backends import Backend
-from tests.support.clock import settle
 from tests.support.faults import told, with_postgresql, with_server
 from tests.support.kit import outcome
-from tests.support.proxy import Proxy
 from tests.support.servers import PASSWORD, MariaDBServer, PostgresServer
 from tests.support.waiting import let_pass
 
@@ -351,7 +350,7 @@ async def test_settings_that_on_connect_changes_are_its_own(backend: Backend) ->
 async def test_a_connection_that_never_gets_ready_is_closed(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Proxy(backend.server.host, backend.server.port) as proxy:
+    with FaultProxy(backend.server.host, backend.server.port) as proxy:
         proxy.black_hole(True)
         url = backend.url_through(proxy.host, proxy.port)
         async with backend.database(url, create_timeout=5.0) as db:

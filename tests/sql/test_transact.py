@@ -5,25 +5,16 @@ import asyncio
 import pytest
 
 import cenote
+from cenote.sql import messages
 from cenote.sql import transact as module
 from tests.support.backends import Backend
 
-pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.driver]
+pytestmark = [
+    pytest.mark.real_time("talks to real servers"), pytest.mark.driver,
+    pytest.mark.usefixtures("pauses"),
+]  # fmt: skip
 
 PAUSE_AFTER = module.pause_after  # the fixture replaces it
-
-
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """After which attempts there was a pause."""
-    seen: list[int] = []
-
-    def pause_after(attempt: int) -> float:
-        seen.append(attempt)
-        return 0.0
-
-    monkeypatch.setattr(module, "pause_after", pause_after)
-    return seen
 
 
 async def test_transact_commits_and_returns_the_result(backend: Backend) -> None:
@@ -109,7 +100,7 @@ async def test_only_transactions_that_were_rolled_back_are_repeated(
 
         async def lose() -> None:
             seen.append(1)
-            raise cenote.errors.transaction_lost(outcome, "a test") from KeyError()
+            raise messages.transaction_lost(outcome, "a test") from KeyError()
 
         with pytest.raises(cenote.TransactionLostError):
             await db.transact(lose, attempts=2)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cenote.sql import per_loop
+from cenote.sql import connection_hooks
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.faults import (
     MANY_ROWS,
@@ -26,7 +27,6 @@ from tests.support.faults import (
     with_server,
 )
 from tests.support.held import connections_of, within
-from tests.support.proxy import Proxy
 from tests.support.waiting import WAIT, eventually
 from tests.support.wire import through
 
@@ -65,7 +65,7 @@ async def works(db: Any, use: str) -> None:
 @pytest.mark.parametrize("use", ["fetch_val", "transaction", "prepare", "iterate"])
 @pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
 async def test_last_words_without_an_end(
-    backend: Backend, proxy: Proxy, use: str, read: bool
+    backend: Backend, proxy: FaultProxy, use: str, read: bool
 ) -> None:
     """A killed server says so before it hangs up, and there is time between the two."""
     async with watching(backend) as watcher, through(backend, proxy, max_size=1) as db:
@@ -89,7 +89,7 @@ async def test_an_end_within_the_moment_of_trust(
 ) -> None:
     """What came back just now is not looked at, even if its driver has heard of its end since:
     then nothing is sent on it."""
-    monkeypatch.setattr(per_loop, "JUST_NOW", 1000.0)
+    monkeypatch.setattr(connection_hooks, "JUST_NOW", 1000.0)
     async with backend.database(max_size=1, ping_after_idle=1000.0) as db, backend.table(db) as t:
         assert await db.fetch_val("select 1") == 1
         (link,) = connections_of(db)
@@ -108,7 +108,9 @@ async def test_an_end_within_the_moment_of_trust(
 
 @with_server
 @pytest.mark.parametrize("fault", ["reset", "cut"])
-async def test_the_news_has_reached_the_machine(backend: Backend, proxy: Proxy, fault: str) -> None:
+async def test_the_news_has_reached_the_machine(
+    backend: Backend, proxy: FaultProxy, fault: str
+) -> None:
     async with through(backend, proxy, max_size=3) as db:
         await all_at_once(db, 3)
         await asyncio.sleep(0.01)  # idle for more than a moment
@@ -119,7 +121,7 @@ async def test_the_news_has_reached_the_machine(backend: Backend, proxy: Proxy, 
 
 @with_server
 @pytest.mark.parametrize("fault", ["reset", "cut"])
-async def test_a_fault_in_mid_query(backend: Backend, proxy: Proxy, fault: str) -> None:
+async def test_a_fault_in_mid_query(backend: Backend, proxy: FaultProxy, fault: str) -> None:
     async with watching(backend) as watcher, through(backend, proxy, max_size=2) as db:
         slow, nonce = marked(backend.slow)
         task = asyncio.create_task(db.fetch_val(slow))
@@ -136,7 +138,7 @@ async def test_a_fault_in_mid_query(backend: Backend, proxy: Proxy, fault: str) 
 @pytest.mark.parametrize("after", [0, 1, 7, 50, 3000, 300_000])
 @pytest.mark.parametrize("method", ["fetch_all", "iterate", "prepared"])
 async def test_a_reply_cut_in_the_middle(
-    backend: Backend, proxy: Proxy, after: int, method: str
+    backend: Backend, proxy: FaultProxy, after: int, method: str
 ) -> None:
     async with through(backend, proxy, max_size=2) as db:
         rows = MANY_ROWS[backend.name].replace("5000", "100")  # about a megabyte
@@ -159,7 +161,7 @@ async def test_a_reply_cut_in_the_middle(
 
 @with_server
 async def test_refused_connections_raise_the_error_of_the_driver(
-    backend: Backend, proxy: Proxy
+    backend: Backend, proxy: FaultProxy
 ) -> None:
     async with through(backend, proxy, max_size=3) as db:
         assert await db.fetch_val("select 1") == 1
@@ -181,7 +183,7 @@ async def fetch(db: Any, sql: str = "select 1") -> Any:
 @with_server
 @pytest.mark.parametrize("fault", ["half_open", "black_hole"])
 async def test_pings_are_bounded_by_the_hook_timeout(
-    backend: Backend, proxy: Proxy, fault: str
+    backend: Backend, proxy: FaultProxy, fault: str
 ) -> None:
     options = {"ping_after_idle": 0, "hook_timeout": 0.2, "destructor_timeout": 0.2}
     async with through(backend, proxy, max_size=3, **options) as db:
@@ -201,7 +203,7 @@ async def test_pings_are_bounded_by_the_hook_timeout(
 
 
 @asynccontextmanager
-async def silence(proxy: Proxy, fault: str) -> AsyncIterator[None]:
+async def silence(proxy: FaultProxy, fault: str) -> AsyncIterator[None]:
     """Nothing is heard of the server any more."""
     if fault == "half_open":
         proxy.half_open()
@@ -219,7 +221,7 @@ async def silence(proxy: Proxy, fault: str) -> AsyncIterator[None]:
 @with_server
 @pytest.mark.parametrize("fault", ["half_open", "black_hole"])
 async def test_statements_are_bounded_by_the_users_timeout(
-    backend: Backend, proxy: Proxy, fault: str
+    backend: Backend, proxy: FaultProxy, fault: str
 ) -> None:
     async with through(backend, proxy, max_size=2, destructor_timeout=0.3) as db:
         await all_at_once(db, 2)
@@ -251,7 +253,9 @@ async def test_statements_are_bounded_by_the_users_timeout(
 
 
 @with_server
-async def test_connecting_is_bounded_by_the_create_timeout(backend: Backend, proxy: Proxy) -> None:
+async def test_connecting_is_bounded_by_the_create_timeout(
+    backend: Backend, proxy: FaultProxy
+) -> None:
     async with through(backend, proxy, max_size=2, create_timeout=2.0) as db:
         proxy.black_hole(True)
         results = await asyncio.gather(*(within(fetch(db)) for _ in range(2)))
@@ -263,7 +267,9 @@ async def test_connecting_is_bounded_by_the_create_timeout(backend: Backend, pro
 
 
 @with_server
-async def test_closing_is_bounded_by_the_destructor_timeout(backend: Backend, proxy: Proxy) -> None:
+async def test_closing_is_bounded_by_the_destructor_timeout(
+    backend: Backend, proxy: FaultProxy
+) -> None:
     async with through(backend, proxy, max_size=3, destructor_timeout=0.2) as db:
         await all_at_once(db, 3)
         proxy.black_hole(True)
@@ -273,7 +279,7 @@ async def test_closing_is_bounded_by_the_destructor_timeout(backend: Backend, pr
 
 
 @with_server
-async def test_a_reset_that_is_not_answered(backend: Backend, proxy: Proxy) -> None:
+async def test_a_reset_that_is_not_answered(backend: Backend, proxy: FaultProxy) -> None:
     options = {"hook_timeout": 0.2, "destructor_timeout": 0.2}
     async with through(backend, proxy, max_size=1, **options) as db:
         await db.execute(backend.touches[0][0])
@@ -286,7 +292,9 @@ async def test_a_reset_that_is_not_answered(backend: Backend, proxy: Proxy) -> N
 
 
 @with_server
-async def test_background_checks_notice_broken_connections(backend: Backend, proxy: Proxy) -> None:
+async def test_background_checks_notice_broken_connections(
+    backend: Backend, proxy: FaultProxy
+) -> None:
     options = {"healthcheck_interval": 0.05, "hook_timeout": 0.2, "destructor_timeout": 0.2}
     async with through(backend, proxy, max_size=2, **options) as db:
         await all_at_once(db, 2)
@@ -296,7 +304,7 @@ async def test_background_checks_notice_broken_connections(backend: Backend, pro
 
 
 @with_server
-async def test_never_more_connections_than_allowed(backend: Backend, proxy: Proxy) -> None:
+async def test_never_more_connections_than_allowed(backend: Backend, proxy: FaultProxy) -> None:
     """Also while they break all the time."""
     async with through(backend, proxy, max_size=3) as db:
         over = False

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 import cenote
-from tests.support.ledger import check_ledger
+from cenote.testing import check_ledger
 from tests.support.servers import MariaDBServer, MySQLServer
 from tests.support.waiting import WAIT
 

@@ -101,7 +101,7 @@ class Browser:
 
     def label(self, place):
         return self.run(
-            "return document.querySelectorAll('#tiles button')[arguments[0]].ariaLabel", place
+            "return document.querySelectorAll('#tiles button .vh')[arguments[0]].textContent", place
         )
 
     def click(self, selector):

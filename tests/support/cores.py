@@ -27,6 +27,9 @@ PHASES = {
 }
 
 
+SETTABLE = {"max_creating"}  # of a core that exists
+
+
 def new_core(core_class: Any, **options: Any) -> Any:
     """A core of this class, open, with room for ten unless the options say otherwise."""
     defaults: dict[str, Any] = {
@@ -38,7 +41,10 @@ def new_core(core_class: Any, **options: Any) -> Any:
         "recovering_limit": 1,
         "sync_factory": True,
     }
+    settable = {name: options.pop(name) for name in SETTABLE & options.keys()}
     core = core_class(**defaults | options)
+    for name, value in settable.items():
+        setattr(core, name, value)
     core.move("open")
     return core
 

@@ -1,9 +1,10 @@
 """Runs the blocks of one page, in order, in one process: `python docs_runner.py < blocks.json`.
 
 A program (it calls `asyncio.run`) runs by itself; a file (its title ends in .py) is written and
-then run or imported; everything else is a fragment, run with top-level `await` in a namespace that
-all fragments of the page share, after the page's prelude. Prints what became of each as JSON,
-with what it wrote to stderr, be it a log line, a warning, or a program that it started.
+then run or imported, or given to pytest; one in a folder is for another to find. Everything else is
+a fragment, run with top-level `await` in a namespace that all fragments of the page share, after
+the page's prelude. Prints what became of each as JSON, with what it wrote to stderr, be it a log
+line, a warning, or a program that it started.
 """
 
 import ast
@@ -17,6 +18,7 @@ import linecache
 import logging
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -63,18 +65,29 @@ def run_block(block: dict[str, str], runner: asyncio.Runner, names: dict[str, An
     code, title = block["code"], block["title"]
     with contextlib.redirect_stdout(printed):
         if title.endswith(".py"):
+            Path(title).parent.mkdir(parents=True, exist_ok=True)
             Path(title).write_text(code, encoding="utf-8")
             importlib.invalidate_caches()
             forget_local_modules()
-            if "asyncio.run(" in code:
+            if title.startswith("test_") and "\ndef test_" in code.replace("async def", "def"):
+                run_pytest(title)
+            elif "asyncio.run(" in code:
                 runpy.run_path(title, run_name="__main__")
-            else:
+            elif "/" not in title:
                 importlib.import_module(title.removesuffix(".py"))
         elif "asyncio.run(" in code:
             exec(compiled(block, 0), {"__name__": "__main__"})
         else:
             runner.run(run_fragment(block, names))
     return printed.getvalue()
+
+
+def run_pytest(title: str) -> None:
+    """The tests of a file, as `pytest` at the prompt does it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", title]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(done.stdout + done.stderr)
 
 
 async def run_fragment(block: dict[str, str], names: dict[str, Any]) -> None:

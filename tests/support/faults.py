@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 import cenote
-from cenote.sql.per_loop import JUST_NOW
+from cenote.sql.connection_hooks import JUST_NOW
 from tests.support.backends import Backend
 from tests.support.kit import outcome as outcome
 from tests.support.waiting import WAIT

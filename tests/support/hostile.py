@@ -18,9 +18,8 @@ from typing import Any
 
 import cenote
 from cenote import _core
-from tests.support.clock import advance, settle
+from cenote.testing import advance, imbalance, settle
 from tests.support.hostile_steps import CALLBACKS, Steps, forget_errors, holders, is_single
-from tests.support.ledger import imbalance
 
 # (where, name, number, number), ("react", callback, name, number, number), or what the loop does
 Step = tuple[Any, ...]

@@ -17,7 +17,7 @@ from typing import Any
 
 import cenote
 from cenote import errors
-from tests.support.clock import VirtualLoop
+from cenote.testing import VirtualLoop
 
 CALLBACKS = ["factory", "destructor", "healthcheck", "before_acquire", "before_release",
              "resource", "error", "event", "success", "failure", "recover", "free"]  # fmt: skip

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import cenote
-from tests.support.clock import VirtualLoop, advance, settle
+from cenote.testing import VirtualLoop, advance, settle
 
 Step = tuple[Any, ...]
 Protocol = list[tuple[str, Any]]
@@ -94,6 +94,10 @@ def generate(seed: object) -> tuple[dict[str, Any], list[Step]]:
         "hold_warning": maybe(0.2, 1.5),
         "max_waiting": maybe(0.15, 0, 2),
         "acquire_timeout": maybe(0.3, 2.0),
+        "max_creating": maybe(0.3, 1, 2),
+        "queue_target": maybe(0.3, 0.2, 0.5),
+        "queue_interval": 1.0,
+        "lane": maybe(0.5, (1, -1), (1, 0), (2, 1), (None, 1)),
         "create_timeout": 2.5,
         "hook_timeout": 1.5,
         "recovering_limit": choice.choice([1, 1, 2]),
@@ -156,11 +160,16 @@ class Run:
         if "healthcheck" not in options:
             options["healthcheck_interval"] = 0.0
         subscribed, has_strategy = options.pop("subscribed"), options.pop("strategy")
+        self.lane_options = options.pop("lane")
         if has_strategy:
             options["strategy"] = self.strategy()
         pool = self.package.Pool(factory, name="pool", **options)
         if subscribed:
             pool.subscribe(self.heard)
+        self.lane = pool
+        if self.lane_options is not None:
+            size, priority = self.lane_options
+            self.lane = pool.lane("lane", max_size=size, priority=priority)
         return pool
 
     def strategy(self) -> Any:
@@ -199,7 +208,7 @@ class Run:
         when = None if self.pool._engine.loop is None else event.time  # else that of the machine
         self.note(
             "event", event.kind, when, resource, event.task, event.duration,
-            str(event.reason), told(event.error),
+            str(event.reason), told(event.error), event.lane,
         )  # fmt: skip
 
     # -- steps
@@ -233,24 +242,25 @@ class Run:
             await (settle() if kind == "settle" else advance([0.1, 0.5, 1, 2, 5][one % 5]))
         elif kind in ("acquire", "block"):
             timeout = self.timeout(one)
+            source = self.lane if two % 2 else pool
 
             async def take() -> Any:
-                self.held.append(await pool.acquire(timeout=timeout))
+                self.held.append(await source.acquire(timeout=timeout))
                 return self.held[-1]
 
             async def block() -> Any:
-                async with pool.acquire(timeout=timeout) as thing:
+                async with source.acquire(timeout=timeout) as thing:
                     await asyncio.sleep(self.unlike([0, 0.5, 2, 30][two % 4]))
                     if two % 7 == 0:
                         raise KeyError(two)
                     if two % 5 == 0:
-                        async with pool.acquire(timeout=timeout):
+                        async with self.lane.acquire(timeout=timeout):
                             pass
                 return thing
 
             self.begin(take if kind == "acquire" else block)
         elif kind == "try":
-            thing = pool.try_acquire()
+            thing = (self.lane if two % 2 else pool).try_acquire()
             if thing is not None:
                 self.held.append(thing)
             return thing
@@ -327,8 +337,10 @@ class Run:
         self.protocol += [(where, line) for line in lines]
         self.protocol.append((where, ("stats", fields(pool.stats()))))
         self.protocol.append((where, ("repr", repr(pool), str(pool.state), len(pool))))
+        if self.lane is not pool:
+            self.protocol.append((where, ("lane", repr(self.lane), fields(self.lane.stats()))))
         holders = [
-            (each.resource.number, each.task, each.seconds, each.line, each.reason)
+            (each.resource.number, each.task, each.seconds, each.line, each.reason, each.lane)
             for each in pool.holders()
         ]
         self.protocol.append((where, ("holders", holders)))
@@ -336,7 +348,8 @@ class Run:
 
 def fields(stats: Any) -> dict[str, Any]:
     values = {name: getattr(stats, name) for name in stats.__slots__}
-    return values | {"destroyed": dict(stats.destroyed)}
+    mappings = {name: dict(values[name]) for name in ("destroyed", "refused") if name in values}
+    return values | mappings
 
 
 class Lines(logging.Handler):

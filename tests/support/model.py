@@ -12,70 +12,18 @@ newcomer whose resource was rejected is first to create, while its async destruc
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Options:
-    async_factory: bool = False
-    before_acquire: str = "none"  # none, sync, async
-    before_release: str = "none"
-    destructor: str = "none"
-    lifo: bool = False
-    min_size: int = 0
-    max_size: int = 1
-    max_uses: int | None = None
-    max_waiting: int | None = None
-    recovering_limit: int = 1
-    reuse_after_cancel: bool = False
-
-
-@dataclass(eq=False)
-class Thing:
-    """A resource."""
-
-    label: str  # who made it: an acquire, or the pool, counted
-    generation: int
-    uses: int = 0
-    rested: bool = False  # not new any more: before_acquire looks at it
-
-
-@dataclass(eq=False)
-class Rest:
-    """One stay of a thing in the pool: a thing that was out meanwhile rests anew."""
-
-    thing: Thing
-
-
-@dataclass(eq=False)
-class Creation:
-    generation: int
-
-
-@dataclass(eq=False)
-class Claim:
-    """One acquire. state: new, waiting, granted, inspected, holding, over."""
-
-    name: str
-    timeout: float | None
-    in_block: bool
-    state: str = "new"
-    outcome: str | None = None
-    began: float = 0.0
-    since: float = 0.0
-    turn: int = 0
-    seen: list[Rest] = field(default_factory=list)
-    thing: Thing | None = None  # granted, looked at by before_acquire, or held
-    approved: bool = False  # an async before_acquire has accepted the thing
-    permit: bool = False  # granted the right to create
-    cancelled: bool = False  # its task will see that as soon as it runs
-    leaving: bool = False  # its block is about to be left
-
-    @property
-    def deadline(self) -> float:
-        return self.began + self.timeout if self.timeout else inf
+from tests.support.model_records import (
+    Claim,
+    Creation,
+    Options,
+    Rest,
+    Thing,
+    in_lane,
+    unlucky,
+)
 
 
 class Model:
@@ -94,6 +42,9 @@ class Model:
         self.permits = 0  # handed out to create, and not used yet
         self.claims: dict[str, Claim] = {}
         self.waiters: list[Claim] = []
+        self.parked: list[Claim] = []  # that wait for a place of the lane
+        self.lane_used = 0
+        self.overloaded, self.standing_since = False, 0.0
         self.inspected: list[Claim] = []  # an async before_acquire looks at its thing
         self.holding: list[Claim] = []
         self.places: list[Claim] = []  # who counts for recovering_limit
@@ -103,6 +54,7 @@ class Model:
         self.turns = 0
         self.filling = False
         self.totals: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.times = {
             "wait_time": 0.0,
             "max_wait_time": 0.0,
@@ -116,10 +68,12 @@ class Model:
 
     def acquire(self, name: str, timeout: float | None, in_block: bool) -> None:
         claim = self.claims[name] = Claim(name, timeout, in_block)
+        claim.laned = in_lane(name, self.options)
         self.soon(self.begin, claim)
 
     def try_acquire(self, name: str) -> None:
-        claim = self.claims[name] = Claim(name, 0, False)
+        claim = self.claims[name] = Claim(name, 0, False, trying=True)
+        claim.laned = in_lane(name, self.options)
         if self.closed:
             self.finish(claim, "none")
             return
@@ -172,19 +126,19 @@ class Model:
         self.circuit = circuit
         self.places.clear()
         if circuit == "INACTIVE":
-            self.drop_all("unavailable")
+            self.drop_all("unavailable", "circuit")
         self.serve()
 
     def close(self) -> None:
         self.closed = True
-        self.drop_all("closed")
+        self.drop_all("closed", "closed")
         self.creations.clear()
         self.destroy_idle(list(self.idle))
 
     def pass_time(self, seconds: float) -> None:
         end = self.now + seconds
         while self.next_deadline() <= end:
-            pending = [*self.waiters, *self.inspected]
+            pending = [*self.waiters, *self.parked, *self.inspected]
             claim = min(pending, key=lambda claim: claim.deadline)
             self.now = claim.deadline
             self.totals["timeouts"] += 1
@@ -202,6 +156,7 @@ class Model:
             self.put(self.make(creation.generation, f"creation {self.made}"))
             return
         if self.waiters:
+            self.totals["failed"] += 1
             self.drop(self.waiters[0], "factory failed")
         self.serve()
 
@@ -246,11 +201,14 @@ class Model:
             self.finish(claim, "cancelled")  # the pool never heard of it
             return
         claim.began = self.now
+        self.totals["begun"] += 1
         if self.closed:
+            self.refused["closed"] += 1
             self.finish(claim, "closed")
             return
         self.open()
         if not self.admitted(claim):
+            self.refused["circuit"] += 1
             self.finish(claim, "unavailable")
             return
         claim.seen = list(self.idle)
@@ -258,7 +216,9 @@ class Model:
 
     def look(self, claim: Claim, otherwise: str) -> None:
         """A newcomer: something idle, or room, that no waiter is owed; or else it waits."""
-        while len(self.idle) > len(self.waiters) and self.next_idle() in claim.seen:
+        enters = self.enters(claim)
+        owed = len(self.waiters)
+        while enters and len(self.idle) > owed and self.next_idle() in claim.seen:
             rest = self.next_idle()
             self.idle.remove(rest)
             if self.options.before_acquire == "async":
@@ -269,9 +229,10 @@ class Model:
                 return
             self.totals["rejected"] += 1
             self.destroy(rest.thing)
-        room = self.max_size - self.total()
+            owed = len(self.waiters)
+        room = self.room()
         owed = len(self.waiters) - len(self.idle)
-        if not self.options.async_factory and room > max(0, owed):
+        if enters and not self.options.async_factory and room > max(0, owed):
             self.create_for(claim)
         elif otherwise == "none":
             self.finish(claim, "none")
@@ -280,13 +241,15 @@ class Model:
             self.totals["timeouts"] += 1
             self.finish(claim, "timeout")
             self.serve()
-        elif len(self.waiters) >= self.most_waiting():
+        elif len(self.waiters) + len(self.parked) >= self.most_waiting():
+            self.refused["overloaded"] += 1
             self.finish(claim, "overloaded")
             self.serve()
         else:
             self.turns += 1
             claim.turn = self.turns
-            self.queue(claim)
+            claim.queued_at = claim.began
+            self.queue(claim, new=True)
             self.serve()
 
     def ask_again(self, claim: Claim) -> None:
@@ -320,10 +283,14 @@ class Model:
     def create_for(self, claim: Claim) -> None:
         """A sync factory, called by the task that acquires."""
         if unlucky(claim.name, self.failing):
+            self.totals["begun"] += claim.trying
+            self.totals["failed"] += 1
             self.finish(claim, "factory failed")
             self.serve()
         else:
-            self.hold(claim, self.make(self.generation, claim.name))
+            thing = self.make(self.generation, claim.name)
+            self.serve()  # another one may be made
+            self.hold(claim, thing)
 
     def inspect(self, claim: Claim, thing: Thing) -> None:
         claim.state, claim.thing = "inspected", thing
@@ -346,6 +313,7 @@ class Model:
         claim.state, claim.thing, claim.since = "holding", thing, self.now
         claim.outcome = f"resource of {thing.label}"
         self.holding.append(claim)
+        self.totals["begun"] += claim.trying
         self.totals["acquired"] += 1
         self.add_time("wait_time", self.now - claim.began)
 
@@ -370,7 +338,7 @@ class Model:
         state, thing = claim.state, claim.thing
         self.finish(claim, outcome)
         if state == "waiting":
-            self.waiters.remove(claim)
+            (self.parked if claim in self.parked else self.waiters).remove(claim)
         elif state == "inspected":
             self.inspected.remove(claim)
             assert thing is not None
@@ -387,8 +355,9 @@ class Model:
         if thing is not None:
             self.destroy(thing)
 
-    def drop_all(self, outcome: str) -> None:
-        waiters, self.waiters = self.waiters, []
+    def drop_all(self, outcome: str, reason: str) -> None:
+        waiters, self.waiters, self.parked = [*self.waiters, *self.parked], [], []
+        self.refused[reason] += len(waiters) + len(self.inspected)
         for claim in waiters:
             self.finish(claim, outcome)
         for claim in list(self.inspected):
@@ -408,11 +377,16 @@ class Model:
             needs_place = self.circuit == "RECOVERING" and claim not in self.places
             if needs_place and len(self.places) >= self.options.recovering_limit:
                 break
+            permit = not self.options.async_factory and self.room() > 0
+            if (self.idle or permit) and self.sheds(claim):
+                self.refused["shed"] += 1
+                self.drop(claim, "overloaded")
+                continue
             if self.idle:
                 rest = self.next_idle()
                 self.idle.remove(rest)
                 claim.thing, claim.approved = rest.thing, not rest.thing.rested
-            elif not self.options.async_factory and self.total() < self.max_size:
+            elif permit:
                 claim.permit = True
                 self.permits += 1
             else:
@@ -436,7 +410,7 @@ class Model:
                 self.soon(self.created, creation, True)
 
     def create(self, number: int) -> list[Creation]:
-        number = max(0, min(number, self.max_size - self.total()))
+        number = max(0, min(number, self.room()))
         started = [Creation(self.generation) for _ in range(number)]
         self.creations += started
         return started
@@ -486,6 +460,12 @@ class Model:
     def total(self) -> int:
         return self.wanted_room() + len(self.destroying)
 
+    def room(self) -> int:
+        """How many may be made now."""
+        most, creating = self.options.max_creating, self.permits + len(self.creations)
+        left = self.max_size - self.total()
+        return left if most is None else min(left, most - creating)
+
     def wanted_room(self) -> int:
         return len(self.alive) + self.permits + len(self.creations)
 
@@ -493,7 +473,7 @@ class Model:
         """To min_size."""
         if not self.opened or self.closed or self.circuit == "INACTIVE":
             return 0
-        return min(self.min_size - self.wanted_room(), self.max_size - self.total())
+        return min(self.min_size - self.wanted_room(), self.room())
 
     def servable(self) -> int:
         """How many waiters the breaker would let have something now."""
@@ -513,11 +493,44 @@ class Model:
         return self.circuit != "INACTIVE"
 
     def give_place(self, claim: Claim) -> None:
+        """Of a recovery, and of the lane."""
+        self.give_probe(claim)
+        if claim.has_lane_place:
+            claim.has_lane_place = False
+            self.lane_used -= 1
+            if self.parked and self.enters(self.parked[0]):
+                first = self.parked.pop(0)
+                first.queued_at = self.now
+                self.queue(first, new=True)
+
+    def give_probe(self, claim: Claim) -> None:
         if claim in self.places:
             self.places.remove(claim)
 
+    def enters(self, claim: Claim) -> bool:
+        """Whether it has a place of the lane, if it goes through that, or takes one."""
+        if claim.laned and not claim.has_lane_place:
+            if self.lane_used >= (self.options.lane_size or inf):
+                return False
+            self.lane_used += 1
+            claim.has_lane_place = True
+        return True
+
+    def sheds(self, claim: Claim) -> bool:
+        """Whether the next waiter is refused: in an overload, after twice the target."""
+        target = self.options.queue_target
+        if target is None:
+            return False
+        waited = self.now - claim.queued_at
+        if waited < target:
+            self.overloaded, self.standing_since = False, self.now
+        elif self.now - self.standing_since >= self.options.queue_interval:
+            self.overloaded = True
+        return self.overloaded and waited > 2 * target
+
     def next_deadline(self) -> float:
-        return min((claim.deadline for claim in [*self.waiters, *self.inspected]), default=inf)
+        pending = [*self.waiters, *self.parked, *self.inspected]
+        return min((claim.deadline for claim in pending), default=inf)
 
     def most_waiting(self) -> float:
         return inf if self.options.max_waiting is None else self.options.max_waiting
@@ -525,10 +538,17 @@ class Model:
     def next_idle(self) -> Rest:
         return self.idle[-1 if self.options.lifo else 0]
 
-    def queue(self, claim: Claim) -> None:
+    def queue(self, claim: Claim, *, new: bool = False) -> None:
         claim.state = "waiting"
+        if not self.enters(claim):
+            self.parked.append(claim)
+            self.give_probe(claim)
+            return
+        if new and not self.waiters:
+            self.overloaded, self.standing_since = False, claim.queued_at
         self.waiters.append(claim)
-        self.waiters.sort(key=lambda claim: claim.turn)
+        priority = self.options.lane_priority
+        self.waiters.sort(key=lambda claim: (-priority if claim.laned else 0, claim.turn))
 
     def accepts(self, thing: Thing) -> bool:
         return self.options.before_acquire == "none" or thing.label not in self.spoiled
@@ -545,8 +565,3 @@ class Model:
     def run(self) -> None:
         while self.todo:
             self.todo.popleft()()
-
-
-def unlucky(name: str, failing: set[int]) -> bool:
-    """Whether the factory fails for this acquire: the last word of its name is its number."""
-    return int(name.split()[-1]) % 3 in failing

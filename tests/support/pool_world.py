@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from tests.support.model import Options, unlucky
+from tests.support.model_records import Options, unlucky
 
 NEVER = 1e6  # seconds: hooks end when the machine says so
 
@@ -38,6 +38,9 @@ class World:
             lifo=options.lifo,
             min_size=options.min_size,
             max_size=options.max_size,
+            max_creating=options.max_creating,
+            queue_target=options.queue_target,
+            queue_interval=options.queue_interval,
             max_uses=options.max_uses,
             max_waiting=options.max_waiting,
             recovering_limit=options.recovering_limit,
@@ -45,6 +48,9 @@ class World:
             create_timeout=NEVER,
             hook_timeout=NEVER,
             destructor_timeout=NEVER,
+        )
+        self.lane = self.pool.lane(
+            "lane", max_size=options.lane_size, priority=options.lane_priority
         )
         self.async_destructor = options.destructor == "async"
         self.counts_destructions = options.destructor != "none"

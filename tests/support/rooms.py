@@ -9,6 +9,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "pool": (),
     "sql": (),
     "drivers": (),
+    "adapters": (),
+    "fleet": (),
     "extras": (),
     "c_api": (),
     "docs": ("once", "coreless"),

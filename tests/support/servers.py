@@ -250,6 +250,10 @@ class RedisServer(Server):
     def url(self) -> str:
         return f"redis://{self.host}:{self.port}"
 
+    def _resolve(self, program: str) -> list[str]:
+        """`CENOTE_REDIS` names another one, such as Valkey, and what starts it."""
+        return os.environ.get("CENOTE_REDIS", "").split() or super()._resolve(program)
+
     def _command(self) -> list[str]:
         options = {
             "bind": self.host,
@@ -381,6 +385,7 @@ class MariaDBServer(Server):
             "port": str(self.port),
             "max-connections": "200",
             "character-set-server": "utf8mb4",
+            "local-infile": "1",
             # Not 0, which is as fast without fsync: what was committed survives kill().
             "innodb-flush-log-at-trx-commit": "2",
             "innodb-buffer-pool-dump-at-shutdown": "OFF",

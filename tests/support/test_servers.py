@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.support.proxy import Proxy
+from cenote.testing import FaultProxy
 from tests.support.servers import (
     DATABASE,
     PASSWORD,
@@ -250,7 +250,7 @@ def test_a_port_is_none_that_clients_get(postgres_server: PostgresServer) -> Non
 def test_the_proxy_counts_the_round_trips_of_a_query(postgres_server: PostgresServer) -> None:
     asyncpg = pytest.importorskip("asyncpg")
 
-    async def work(proxy: Proxy) -> int:
+    async def work(proxy: FaultProxy) -> int:
         connection = await asyncpg.connect(
             host=proxy.host, port=proxy.port, user=USER, password=PASSWORD, database=DATABASE
         )
@@ -260,7 +260,7 @@ def test_the_proxy_counts_the_round_trips_of_a_query(postgres_server: PostgresSe
         await connection.close()
         return after - before
 
-    with Proxy(postgres_server.host, postgres_server.port) as proxy:
+    with FaultProxy(postgres_server.host, postgres_server.port) as proxy:
         assert run(work(proxy)) == 1
 
 

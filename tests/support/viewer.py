@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 from cenote.extras.dashboard import collector, history
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.waiting import eventually
 
 TOKEN = "open-sesame-open-sesame"
@@ -93,6 +93,7 @@ class Viewer:
         self.pools, self.ids, self.tiles, self.events = {}, [], {}, []
         self.details, self.messages, self.status = {}, [], None
         self.process = None
+        self.fleets = []
         self.raw, self.last, self.ended = b"", "", False  # all bytes; the last id; the whole answer
         self.free = asyncio.Event()  # whether it reads
         self.free.set()
@@ -118,6 +119,7 @@ class Viewer:
         self.messages.append(message)
         self.process = message.get("process", self.process)
         self.ids = message.get("ids", self.ids)
+        self.fleets = message.get("fleets", self.fleets)
         for pool in message.get("pools", ()):
             self.pools[pool["id"]] = pool
         details = message.get("details", {})

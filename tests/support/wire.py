@@ -5,17 +5,17 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
+from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.held import settled
-from tests.support.proxy import Proxy
 
 
-def through(backend: Backend, proxy: Proxy, **options: Any) -> Any:
+def through(backend: Backend, proxy: FaultProxy, **options: Any) -> Any:
     """A database of the backend whose connections go through the proxy."""
     return backend.database(backend.url_through(proxy.host, proxy.port), **options)
 
 
-async def reply_is_held(proxy: Proxy) -> None:
+async def reply_is_held(proxy: FaultProxy) -> None:
     """Wait until the proxy, which holds replies, has got one: the request was served."""
     await asyncio.to_thread(proxy.wait_for, lambda counts: counts.held > 0)
 
@@ -23,7 +23,7 @@ async def reply_is_held(proxy: Proxy) -> None:
 @contextlib.asynccontextmanager
 async def on_the_wire(backend: Backend, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
     """A database with one connection, and its round trips: `trips(awaitable)` counts them."""
-    with Proxy(backend.server.host, backend.server.port) as proxy:
+    with FaultProxy(backend.server.host, backend.server.port) as proxy:
         async with through(backend, proxy, max_size=1, **options) as db:
 
             async def trips(*awaitables: Awaitable[Any]) -> int:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from .expiry import expired, next_expiry
 
 if TYPE_CHECKING or os.environ.get("CENOTE_PURE") == "1":
+    from .histograms import Histograms
     from .machine import Core
     from .records import Claim, Slot
 
     kind = "pure"
 else:
     try:
-        from .native import Claim, Core, Slot
+        from .native import Claim, Core, Histograms, Slot
 
         kind = "native"
     except ModuleNotFoundError:  # not compiled; one that does not load is an error
@@ -29,9 +30,10 @@ else:
                 RuntimeWarning,
                 stacklevel=2,
             )
+        from .histograms import Histograms
         from .machine import Core
         from .records import Claim, Slot
 
         kind = "pure"
 
-__all__ = ["Claim", "Core", "Slot", "expired", "kind", "next_expiry"]
+__all__ = ["Claim", "Core", "Histograms", "Slot", "expired", "kind", "next_expiry"]

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from ..states import ClaimState
+from .histograms import Times
 from .records import Claim
 
 FEW = 64  # empty entries that are not worth a clean-up
@@ -15,16 +16,20 @@ PENDING = ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED
 Entry = list[Any]  # [deadline, number, claim or None]
 
 
-class Deadlines:
+class Deadlines(Times):
     """A heap of entries. One that is removed stays as an empty entry until half of them are.
 
     Whatever is broken off here leaves an entry too many at most, which expires and does nothing.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._deadlines: list[Entry] = []
         self._empty = 0  # entries without a claim
         self._deadline_seqs = 0  # entries made: of two deadlines alike, the first expires first
+        self.now: float = (
+            0.0  # loop time of the last call that gave it: kept up where lanes need it
+        )
         self.alarm_at = inf  # loop time of the timer for them, which the runtime sets; inf: none
 
     @property
@@ -58,6 +63,7 @@ class Deadlines:
 
     def expired(self, now: float) -> Claim | None:
         """The claim with the earliest deadline, if that has passed; it is named once."""
+        self.now = now
         if self.next_deadline() > now or not self._deadlines:
             return None
         claim: Claim = heappop(self._deadlines)[2]

@@ -15,29 +15,28 @@ Rules of this file:
 Capacity is `opening + count + closing <= max_size`, and `count` is idle + active; whatever is
 neither idle nor leased is RESERVED, in the caller's hands, and counts as active.
 
-Waiters are an intrusive linked list in the order of their turns: append, pop-oldest and remove are
-O(1). A claim that was granted something unusable waits again with its old turn, hence in front.
+Waiters stand in the queue of `queue.py`, lanes beside it. A claim that was granted something
+unusable waits again with its old turn, hence in front. With a `queue_target` the queue sheds.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from math import inf
 from typing import Any
 
 from ..errors import IllegalTransition
 from ..events import DestroyReason
 from ..states import CLAIM, POOL, SLOT, CircuitState, ClaimState, Phase, SlotState
-from .deadlines import Deadlines
-from .records import Claim, Slot
+from .queue import Queue
+from .records import Claim, Lane, Slot, newer_twin
 
 __all__ = ["Claim", "Core", "Slot"]
 
 IN_HAND = {SlotState.OPENING, SlotState.RESERVED, SlotState.CLOSING}
 
 
-class Core(Deadlines):
+class Core(Queue):
     """The state of one pool. See the head of this file for its rules."""
 
     def __init__(
@@ -54,6 +53,8 @@ class Core(Deadlines):
         super().__init__()
         self.min_size = min_size
         self.max_size = max_size
+        self.max_creating: int | None = None  # permits out at once; None: as there is room
+        self.ceiling = 0  # what max_size may be raised to by itself; below it, it does not count
         self.max_uses = max_uses
         self.max_idle = max_idle
         self.lifo = lifo
@@ -70,25 +71,19 @@ class Core(Deadlines):
         self.idle: deque[Slot] = deque()
         self.leased: dict[int, Slot] = {}  # id(resource) -> newest leased slot with it
         self._granted: dict[Claim, None] = {}
-        self.waiting_tasks: dict[int, Claim] = {}  # id of a task -> its claim that waits
-        self.first: Claim | None = None
-        self.last: Claim | None = None
         self.generation = 0
         self.count: int = 0  # idle + active
         self.opening: int = 0
         self.closing: int = 0
         self.out: int = 0  # leased slots
-        self.waiting: int = 0  # claims in the queue
         self.probes_in_use: int = 0  # places of the present recovery that are taken
         self.waiters_without_probe: int = 0  # from before the present recovery
-        self.queue_seqs: int = 0  # turns given out
         self.idle_seqs: int = 0  # times a slot became idle
+        self.begun: int = 0  # acquires, in total
         self.acquired: int = 0  # in total
         self.released: int = 0  # in total
-        self.wait_time: float = 0.0  # seconds, of those that were served
-        self.max_wait_time: float = 0.0
-        self.hold_time: float = 0.0  # seconds, of those that came back
-        self.max_hold_time: float = 0.0
+        self.peak: int = 0  # most active and waiting since the last look
+        self.reset_times()
         self.phase = Phase.NEW
 
     # -- reading ---------------------------------------------------------------------------------
@@ -102,8 +97,18 @@ class Core(Deadlines):
         return self.opening + self.count + self.closing
 
     def room(self) -> int:
-        """How many more slots may be made: the one place that knows. Below 0 after a resize."""
-        return self.max_size - self.opening - self.count - self.closing
+        """How many more slots may be made now: the one place that knows. Below 0 after a resize."""
+        if self.max_creating is None:
+            return self._left()
+        return min(self._left(), self.max_creating - self.opening)
+
+    def wanted(self) -> int:
+        return self.count - len(self.idle) + self.queued
+
+    def take_peak(self) -> int:
+        """The most that was in use or waited for since the last call."""
+        peak, self.peak = max(self.peak, self.wanted()), self.wanted()
+        return peak
 
     @property
     def idle_count(self) -> int:
@@ -122,7 +127,7 @@ class Core(Deadlines):
         return [slot for slot in reversed(self.slots) if slot.state in IN_HAND]
 
     def holders(self) -> list[Claim]:
-        """Whoever holds a slot, in no order."""
+        """The claims that hold a slot, in no order."""
         found = []
         for slot in list(self.leased.values()):
             twin: Slot | None = slot
@@ -137,8 +142,8 @@ class Core(Deadlines):
         return list(self._granted)
 
     def pending(self) -> list[Claim]:
-        """Every claim that is granted or waits, oldest first."""
-        return [*self._granted, *self._queue()]
+        """Every claim that is granted or waits, in the order of the queue, the parked ones last."""
+        return [*self._granted, *self.waiters()]
 
     def find(self, resource: object, task: Any) -> Slot | None:
         """The leased slot with this very resource: the task's own newest, which is that of its
@@ -159,7 +164,7 @@ class Core(Deadlines):
 
     def take(self, before: float = inf) -> Slot | None:
         """An idle slot that no waiter is owed, if it became idle before that order: RESERVED."""
-        if len(self.idle) <= self.waiting:
+        if len(self.idle) <= self.queued:
             return None
         end = -1 if self.lifo else 0
         slot = self.idle[end]
@@ -179,12 +184,12 @@ class Core(Deadlines):
 
     def permit(self) -> Slot | None:
         """The right to create one more, if there is room that no waiter is owed."""
-        if len(self.idle) + self.room() <= self.waiting:
+        if len(self.idle) + self.room() <= self.queued:
             return None
         return self.permit_for_pool()
 
     def permit_for_pool(self) -> Slot | None:
-        """The right to create one more, whoever gets it in the end."""
+        """The right to create one more, for any claim that gets it in the end."""
         slot = Slot(self.generation)
         if self.room() <= 0:
             return None
@@ -213,7 +218,11 @@ class Core(Deadlines):
         if reason is not None:
             return reason
         state = SLOT[slot.state, "put"]
-        self._release_probe(slot)
+        if slot.probe:
+            self._release_probe(slot)
+        if slot.lane is not None:
+            self.now: float = now
+            self._leave_lane(slot)
         slot.idle_since = now
         self.idle_seqs += 1
         slot.idle_seq = self.idle_seqs
@@ -229,7 +238,7 @@ class Core(Deadlines):
         return reason
 
     def untake(self, slot: Slot) -> None:
-        """Undo `take` to the letter."""
+        """Undo `take` exactly: same end of the queue, same idle time."""
         slot.state = SLOT[slot.state, "put"]
         if self.lifo:
             self.idle.append(slot)
@@ -254,6 +263,7 @@ class Core(Deadlines):
         """RESERVED -> CLOSING: its destructor is about to be called."""
         state = SLOT[slot.state, "retire"]
         self._release_probe(slot)
+        self._leave_lane(slot)
         slot.state = state
         self.count -= 1
         self.closing += 1
@@ -285,6 +295,7 @@ class Core(Deadlines):
     def dismiss(self, claim: Claim) -> None:
         """A claim ends without a slot and without having waited: its place is free again."""
         self._release_probe(claim)
+        self._vacate(claim)
         self.remove_deadline(claim)
 
     def reserve(self, claim: Claim, slot: Slot) -> None:
@@ -304,34 +315,34 @@ class Core(Deadlines):
             del self._granted[claim]
 
     def wait(self, claim: Claim) -> None:
-        """Into the queue: at the end, or where it was if it has had its turn."""
+        """Into the queue: at the end, or where it was if it has had its turn. Without a place of
+        its lane it is parked, and gives up its place in a recovery."""
         state = CLAIM[claim.state, "wait"]
-        turn = claim.queue_seq or self.queue_seqs + 1
-        after = self._behind_whom(turn)
-        following = self.first if after is None else after.next
-        without_probe, task = self._without_probe(claim), id(claim.task)
+        new, turn = claim.queue_seq == 0, claim.queue_seq or self.queue_seqs + 1
+        lane, task = claim.lane, id(claim.task)
+        if new:
+            claim.queued_at = claim.began
+        # In a list first: from then on nothing is called that could be broken off.
+        if lane is None or self.enter(claim):
+            self._stand(claim, turn, new=new)
+        else:
+            self._release_probe(claim)
+            self._park(claim, lane)
         claim.state = state
         claim.slot = None
         if claim in self._granted:
             del self._granted[claim]
-        if claim.queue_seq == 0:
+        if new:
             self.queue_seqs = claim.queue_seq = turn
-        claim.previous, claim.next = after, following
-        if after is None:
-            self.first = claim
-        else:
-            after.next = claim
-        if following is None:
-            self.last = claim
-        else:
-            following.previous = claim
-        self.waiting += 1
         if claim.task is not None:
             self.waiting_tasks[task] = claim
-        self.waiters_without_probe += without_probe
+        self.peak = max(self.peak, self.wanted())
 
-    def grant(self) -> Claim | None:
-        """Hand the next free thing to the oldest waiter; None: nothing free, or nobody waits."""
+    def grant(self, now: float = 0.0) -> Claim | None:
+        """Hand the next free thing to the next waiter; None: nothing free, or nobody waits.
+
+        A claim that still waits is not to be served: it is to be failed, because of an overload.
+        """
         claim = self.first
         if claim is None or self._refusing():
             return None
@@ -348,6 +359,8 @@ class Core(Deadlines):
             state = slot.state
         else:
             return None
+        if self.queue_target is not None and self._sheds(claim, now, self.queue_target):
+            return claim
         self._dequeue(claim)
         if state is SlotState.OPENING:
             self.slots[slot] = None
@@ -369,7 +382,8 @@ class Core(Deadlines):
         holding = CLAIM[claim.state, "hold"]
         key = id(slot.resource)
         twin = self.leased.get(key)
-        longest = max(self.max_wait_time, waited)
+        self.note_wait(waited)
+        peak = max(self.peak, self.wanted())
         if claim in self._granted:
             del self._granted[claim]
         claim.state = holding
@@ -383,9 +397,13 @@ class Core(Deadlines):
         self.leased[key] = slot
         self.out += 1
         self.acquired += 1
+        self.peak = peak
         claim.lease_seq = self.acquired
-        self.wait_time += waited
-        self.max_wait_time = longest
+        lane = claim.lane
+        if lane is not None:
+            lane.acquired += 1
+            lane.wait_time += waited
+            lane.max_wait_time = max(lane.max_wait_time, waited)
         if claim.timer is not None:
             self.remove_deadline(claim)  # last: a deadline that stays behind does nothing
 
@@ -396,9 +414,10 @@ class Core(Deadlines):
         assert claim is not None
         ended = CLAIM[claim.state, "end"]
         held = now - claim.since
-        longest = max(self.max_hold_time, held)
+        self.note_hold(held)
         key = id(slot.resource)
-        newer = self._newer_with_same_resource(slot)
+        newest = self.leased[key]
+        newer = None if newest is slot else newer_twin(newest, slot)
         if newer is not None:
             newer.same_resource = slot.same_resource
         elif slot.same_resource is not None:
@@ -410,11 +429,13 @@ class Core(Deadlines):
         slot.state = state
         slot.holder = None
         slot.probe = claim.probe
+        if claim.placed:
+            self.now = now
+            slot.lane = claim.lane
+            claim.placed = False
         claim.slot = None
         self.out -= 1
         self.released += 1
-        self.hold_time += held
-        self.max_hold_time = longest
         return claim
 
     def fail(self, claim: Claim, error: BaseException) -> None:
@@ -433,8 +454,8 @@ class Core(Deadlines):
         """
         if self.opening or self.closing or self.out == 0 or self.out != self.count:
             return []
-        if self.room() > 0:
-            return []  # there is room: it waits for the breaker
+        if self.room() > 0 or self.ceiling > self.total:
+            return []  # there is room, or may be: it waits for that, or for the breaker
         leases = []
         for lease in self.holders():
             if not lease.in_block or lease.task is None:
@@ -449,10 +470,10 @@ class Core(Deadlines):
     # -- what to do next -------------------------------------------------------------------------
 
     def demand(self) -> int:
-        """How many creations the pool must start now for those who wait."""
-        if self.sync_factory or not self.waiting or self._refusing():
+        """How many creations the pool must start now for the claims that wait."""
+        if self.sync_factory or not self.queued or self._refusing():
             return 0
-        wanted = self.waiting
+        wanted = self.queued
         if self.circuit is CircuitState.RECOVERING:
             free = max(0, self.recovering_limit - self.probes_in_use)
             wanted += min(self.waiters_without_probe, free) - self.waiters_without_probe
@@ -481,10 +502,10 @@ class Core(Deadlines):
         self.waiters_without_probe = 0
         if state is CircuitState.RECOVERING:
             self.recovery += 1
-            self.waiters_without_probe = self.waiting
+            self.waiters_without_probe = self.queued
 
     def disown(self) -> None:
-        """After a fork: whoever held or waited in the parent has no business here."""
+        """After a fork: forget the claims that held or waited in the parent."""
         for lease in self.holders():
             lease.state = ClaimState.ENDED
         for claim in self.pending():
@@ -498,16 +519,11 @@ class Core(Deadlines):
 
     def _excess(self) -> int:
         """How many there are too many; those that are being destroyed are on their way out."""
-        return -(self.room() + self.closing)
+        return self.count + self.opening - self.max_size
 
-    def _newer_with_same_resource(self, slot: Slot) -> Slot | None:
-        """Of leased slots with this very resource, the next newer one."""
-        newer: Slot | None = self.leased[id(slot.resource)]
-        if newer is slot:
-            return None
-        while newer is not None and newer.same_resource is not slot:
-            newer = newer.same_resource
-        return newer
+    def _left(self) -> int:
+        """How many slots there may be beside those that there are."""
+        return self.max_size - self.opening - self.count - self.closing
 
     def _end(self, claim: Claim, event: str) -> None:
         state = CLAIM[claim.state, event]
@@ -519,6 +535,7 @@ class Core(Deadlines):
         claim.state = state
         self.probes_in_use -= has_probe
         claim.probe = 0
+        self._vacate(claim)
         self.remove_deadline(claim)  # last: a deadline that stays behind does nothing
 
     def _has_probe(self, owner: Claim | Slot) -> bool:
@@ -530,7 +547,7 @@ class Core(Deadlines):
         owner.probe = 0
 
     def _refusing(self) -> bool:
-        """Whoever still waits is about to be failed."""
+        """The claims that still wait and are about to be failed."""
         return self.circuit is CircuitState.INACTIVE or self.phase is Phase.CLOSED
 
     def _granted_without_probe(self) -> int:
@@ -540,38 +557,41 @@ class Core(Deadlines):
     def _without_probe(self, claim: Claim) -> bool:
         return self.circuit is CircuitState.RECOVERING and claim.probe != self.recovery
 
-    def _queue(self) -> Iterator[Claim]:
-        claim = self.first
-        while claim is not None:
-            yield claim
-            claim = claim.next
+    def _stand(self, claim: Claim, turn: int, *, new: bool) -> None:
+        """Into the queue."""
+        without_probe = self._without_probe(claim)
+        if new:
+            self._note_standing(claim)
+        self._enqueue(claim, turn)
+        self.waiters_without_probe += without_probe
 
-    def _behind_whom(self, turn: int) -> Claim | None:
-        """Behind whom a claim with that turn stands in the queue."""
-        after = self.last
-        if after is not None and after.queue_seq > turn:
-            # It is an old turn: near the front, behind others of the kind at most.
-            before = self.first
-            assert before is not None
-            while before.queue_seq < turn:
-                before = before.next
-                assert before is not None
-            after = before.previous
-        return after
+    def _vacate(self, claim: Claim) -> None:
+        """The claim gives up its place of its lane, if it has one."""
+        if claim.placed and claim.lane is not None:
+            claim.placed = False
+            self._free_place(claim.lane)
+
+    def _leave_lane(self, slot: Slot) -> None:
+        """The same for a slot, which had it from its holder."""
+        lane = slot.lane
+        if lane is not None:
+            slot.lane = None
+            self._free_place(lane)
+
+    def _free_place(self, lane: Lane) -> None:
+        """One place less is taken: the oldest that waits for one has it, and is in the queue."""
+        lane.used -= 1
+        claim = lane.first
+        if claim is not None and self.enter(claim):
+            self._unlink(claim)
+            claim.queued_at = self.now
+            self._stand(claim, claim.queue_seq, new=True)
 
     def _dequeue(self, claim: Claim) -> None:
-        task, without_probe = id(claim.task), self._without_probe(claim)
+        task = id(claim.task)
         known = self.waiting_tasks.get(task)
-        if claim.previous is None:
-            self.first = claim.next
-        else:
-            claim.previous.next = claim.next
-        if claim.next is None:
-            self.last = claim.previous
-        else:
-            claim.next.previous = claim.previous
-        claim.previous = claim.next = None
-        self.waiting -= 1
+        without_probe = self._without_probe(claim) and not claim.parked
+        self._unlink(claim)
         if known is claim:
             del self.waiting_tasks[task]
         self.waiters_without_probe -= without_probe

@@ -1,4 +1,4 @@
-"""What the core hands out and takes back: slots and claims. Objects, not numbers to remember."""
+"""What the core hands out and takes back: slots, claims and lanes. Objects, not numbers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Slot:
         "holder",
         "idle_seq",
         "idle_since",
+        "lane",
         "probe",
         "resource",
         "same_resource",
@@ -37,6 +38,7 @@ class Slot:
         self.uses: int = 0  # how often it was handed out
         self.fresh: bool = False  # just made, not idle since: before_acquire does not look at it
         self.probe: int = 0  # recovery in which it was handed out; 0: outside of any
+        self.lane: Lane | None = None  # of which it has a place, on its way back from a holder
         self.told: bool = False  # its destructor is being called, or was
         self.holder: Claim | None = None  # who holds it, while LEASED
         self.same_resource: Slot | None = None  # next older leased slot with the identical resource
@@ -53,11 +55,15 @@ class Claim:
         "failures",
         "in_block",
         "instruction",
+        "lane",
         "lease_seq",
         "next",
+        "parked",
+        "placed",
         "previous",
         "probe",
         "queue_seq",
+        "queued_at",
         "reason",
         "seen_idle",
         "since",
@@ -66,6 +72,8 @@ class Claim:
         "task",
         "timeout",
         "timer",
+        "uncounted",
+        "wait_timeout",
         "waiter",
         "warned",
     )
@@ -77,8 +85,9 @@ class Claim:
         self.slot: Slot | None = None  # granted and not yet used, or held
         self.error: BaseException | None = None  # why it FAILED
         self.task: Any = None  # the task that awaits it
-        self.timeout: float | None = None  # seconds for the whole; None: for ever
-        self.deadline: float | None = None  # loop time; None: for ever
+        self.timeout: float | None = None  # seconds for the whole; None: no limit
+        self.wait_timeout: float | None = None  # seconds in the queue; None: no limit
+        self.deadline: float | None = None  # loop time; None: no limit
         self.timer: Any = None  # its entry among the deadlines of the core
         self.began: float = 0.0  # loop time of the asking
         self.seen_idle: int = 0  # only what became idle before this order is taken without waiting
@@ -89,9 +98,71 @@ class Claim:
         self.code: CodeType | None = None  # the caller of acquire()
         self.instruction: int = 0  # its offset there; the line is worked out when asked
         self.in_block: bool = False  # held by `async with`
-        self.reason: str | None = None  # why it is pinned, for holders
+        self.reason: str | None = None  # why it is pinned, for holders; set by pin() alone
         self.probe: int = 0  # recovery whose place it took; 0: none
         self.queue_seq: int = 0  # place in the queue, for good; 0: never queued
+        self.queued_at: float = 0.0  # loop time since which it could have been served
+        self.lane: Lane | None = None  # through which it goes; None: through none
+        self.placed: bool = False  # it has a place of its lane
+        self.parked: bool = False  # it waits for a place of its lane, beside the queue
         self.warned: bool = False  # held_long was said
+        self.uncounted: bool = False  # it has begun, and how it ends is not counted yet
         self.previous: Claim | None = None
         self.next: Claim | None = None
+
+    def pin(self, reason: str | None) -> None:
+        """Note why its holder keeps what it holds; None if nothing pins it."""
+        self.reason = reason
+
+
+class Level:
+    """One priority in the queue."""
+
+    __slots__ = ("higher", "last", "lower", "priority")
+
+    def __init__(self, priority: int, higher: Level | None, lower: Level | None) -> None:
+        self.priority: int = priority
+        self.higher: Level | None = higher  # the next one
+        self.lower: Level | None = lower
+        self.last: Claim | None = None  # of this priority in the queue
+
+
+class Lane:
+    """A part of the acquires of a pool: so many of them at most are in the queue or hold a slot."""
+
+    __slots__ = (
+        "acquired",
+        "first",
+        "last",
+        "level",
+        "max_size",
+        "max_wait_time",
+        "name",
+        "parked",
+        "priority",
+        "queued",
+        "used",
+        "wait_time",
+    )
+
+    def __init__(self, name: str, max_size: int | None, priority: int, level: Level) -> None:
+        self.name: str = name
+        self.max_size: int | None = max_size  # places; None: no limit
+        self.priority: int = priority
+        self.level: Level = level
+        self.used: int = 0  # places that are taken
+        self.first: Claim | None = None  # of those that wait for a place, the oldest
+        self.last: Claim | None = None
+        self.parked: int = 0  # how many wait for a place
+        self.queued: int = 0  # how many have one and stand in the queue
+        self.acquired: int = 0  # in total
+        self.wait_time: float = 0.0  # seconds, of those that were served
+        self.max_wait_time: float = 0.0
+
+
+def newer_twin(newest: Slot, slot: Slot) -> Slot | None:
+    """Of leased slots with one resource, of which this is the newest, the next newer one."""
+    newer: Slot | None = None if newest is slot else newest
+    while newer is not None and newer.same_resource is not slot:
+        newer = newer.same_resource
+    return newer

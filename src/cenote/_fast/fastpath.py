@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from .._core.machine import Core
 from .._core.records import Claim, Slot
 from ..caller import caller, internal
-from ..hooks import is_awaitable
+from ..hooks import RETIRE, is_awaitable
 from ..options import UNSET, Unset, optional_duration
 from ..states import ACQUIRE, AcquireState, CircuitState, ClaimState, Handover, Phase
 
@@ -40,6 +40,8 @@ class Acquire(Claim, Generic[T]):
     in_block: bool
     seen_idle: int
     task: Any
+    uncounted: bool
+    wait_timeout: float | None
 
     def __init__(self, pool: Any, timeout: float | None, code: CodeType, instruction: int) -> None:
         super().__init__()
@@ -64,8 +66,12 @@ class Acquire(Claim, Generic[T]):
             self.stage = ACQUIRE[self.stage, "end"]
         except BaseException as error:
             if self._driver is driver:
-                self._end()
-                engine.lose(self, error)
+                try:
+                    self._end()
+                    engine.lose(self, error)
+                except BaseException:  # broken off in turn: that goes on, but no end is uncounted
+                    engine.lose(self, error)
+                    raise
             raise
         return found  # type: ignore[no-any-return]
 
@@ -113,17 +119,20 @@ class Acquire(Claim, Generic[T]):
         if self.stage is not FRESH:
             raise used_before()
         if core.phase is not OPEN or running_loop() is not engine.loop:
-            engine.enter()
+            engine.begin(self)
             if self.stage is not FRESH:  # a subscriber to the opening has driven it
                 raise used_before()
         self.stage = ACQUIRE[self.stage, "begin"]
-        self._driver = driver
+        self._driver, self.uncounted = driver, True
+        core.begun += 1
         now = self.began = engine.time()
+        if now >= engine.sample_at:
+            engine.sample(now)
         self.task = asyncio.current_task(engine.loop)
         self.seen_idle = core.idle_seqs
         if core.circuit is not ACTIVE:
             engine.admit_or_raise(self)
-        slot: Slot | None = core.take()
+        slot: Slot | None = core.take() if self.lane is None or core.enter(self) else None
         if slot is None:
             return Handover.SEEKING, None, None
         if slot.expires_at <= now:
@@ -139,7 +148,7 @@ class Acquire(Claim, Generic[T]):
         resource = slot.resource  # a subscriber may discard it
         core.hold(self, slot, now, 0.0)
         self.stage = ACQUIRE[self.stage, "serve"]
-        if engine.subscribers or engine.hold_warning is not None:
+        if engine.on_acquired or engine.hold_warning is not None:
             engine.held(self, slot)  # __await__ handles what it raises
         return None, resource, None
 
@@ -177,15 +186,17 @@ def give_back(engine: Any, slot: Slot, clean: bool = False) -> Any:
     """The holder gives the slot back: an operation that leads to the end. `clean`: before_release
     need not look at it."""
     core, now = engine.core, engine.time()
+    if now >= engine.sample_at:
+        engine.sample(now)
     claim = core.reclaim(slot, now)
-    if engine.subscribers:
+    if engine.on_released:
         engine.returned(claim, slot)
     if engine.before_release is not None and not clean:
         try:
             verdict = engine.call_out(engine.before_release, slot.resource)
         except BaseException as error:
             return engine.examine(slot, None, error)
-        if verdict is False or is_awaitable(verdict):
+        if verdict is False or verdict is RETIRE or is_awaitable(verdict):
             return engine.examine(slot, verdict, None)
     if engine.strategy is not None:
         engine.report_success(slot.probe)
@@ -194,7 +205,7 @@ def give_back(engine: Any, slot: Slot, clean: bool = False) -> Any:
     until = slot.expires_at if core.max_idle is None else min(now + core.max_idle, slot.expires_at)
     if until < engine.next_sweep:
         engine.expect(slot)
-    if core.waiting or core.min_size or core.phase is not OPEN:
+    if core.queued or core.parked or core.min_size or core.phase is not OPEN:
         engine.advance()
     return engine.done
 
@@ -204,15 +215,17 @@ class EngineBase:
 
     __slots__ = (
         "acquire_timeout", "before_acquire", "before_release", "core", "direct_clock",
-        "direct_future", "factory_failures", "hold_warning", "loop", "max_waiting", "must_tidy",
-        "next_sweep", "pool_ref", "skip_check_within", "strategy", "subscribers",
-        "suspect_before", "thread", "time",
+        "direct_future", "factory_failures", "find_caller", "hold_warning", "loop", "max_waiting",
+        "must_tidy", "next_sweep", "on_acquired", "on_released", "on_waiting", "pool_ref",
+        "sample_at", "skip_check_within", "strategy", "suspect_before", "thread", "time",
     )  # fmt: skip
 
     core: Core
 
     def __init__(self) -> None:
         self.pool_ref: Callable[[], Any] = none  # a weak reference
+        # Who has called acquire(), in a pool with skip_frames; None: as caller() says.
+        self.find_caller: Callable[[Any], tuple[CodeType, int]] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: int = 0  # in which the loop runs
         self.time: Callable[[], float] = none  # the clock of the loop
@@ -222,7 +235,10 @@ class EngineBase:
         self.before_acquire: Any = None
         self.before_release: Any = None
         self.strategy: Any = None
-        self.subscribers: tuple[Any, ...] = ()
+        # Who wants these events.
+        self.on_acquired: tuple[Any, ...] = ()
+        self.on_released: tuple[Any, ...] = ()
+        self.on_waiting: tuple[Any, ...] = ()
         self.hold_warning: float | None = None
         self.acquire_timeout: float | None = None
         # A resource that came back less than `skip_check_within` seconds ago, and after
@@ -230,6 +246,8 @@ class EngineBase:
         self.skip_check_within: float = 0.0
         self.suspect_before: float = 0.0
         self.next_sweep: float = inf  # loop time at which maintenance looks again
+        # When the second under way ends: what happens then records it first. See pool/samples.py.
+        self.sample_at: float = inf
         self.must_tidy: bool = False  # a step was broken off: see pool/steps.py
         self.max_waiting: int = -1  # no limit
         self.factory_failures: int = 0  # in total
@@ -256,11 +274,20 @@ class FastPath(Generic[T]):
 
     _engine: Any
 
-    def acquire(self, timeout: float | Unset | None = UNSET) -> Acquire[T]:
+    def acquire(
+        self,
+        timeout: float | Unset | None = UNSET,
+        *,
+        wait_timeout: float | None = None,
+        scoped: bool = False,
+    ) -> Acquire[T]:
         """`await` it, or use it as `async with`; by itself it does nothing.
 
         `timeout`: seconds for all of it, factory and hooks included; left out it is
-        `acquire_timeout`, None waits without a limit, 0 takes what is there at once. Raises
+        `acquire_timeout`, None waits without a limit, 0 takes what is there at once.
+        `wait_timeout`: seconds in the queue alone; with 0 it does not queue, but a factory may
+        run for it. `scoped`: what is acquired belongs to a block of this task, which releases it
+        when the block ends, as `async with` does: deadlocks are found then. Raises
         `AcquireTimeoutError`, `PoolClosedError`, `ServiceUnavailableError`, `PoolOverloadedError`,
         `PoolDeadlockError`, or what the factory raised.
         """
@@ -270,6 +297,13 @@ class FastPath(Generic[T]):
             else optional_duration("timeout", timeout)
         )
         frame = sys._getframe(1)
+        if wait_timeout is not None or scoped or self._engine.find_caller is not None:
+            find = self._engine.find_caller or caller
+            code, instruction = find(frame)
+            acquire: Acquire[T] = Acquire(self, limit, code, instruction)
+            acquire.wait_timeout = optional_duration("wait_timeout", wait_timeout)
+            acquire.in_block = bool(scoped)
+            return acquire
         if internal.get(frame.f_code.co_filename) is False:
             return Acquire(self, limit, frame.f_code, frame.f_lasti)
         return Acquire(self, limit, *caller(frame))

@@ -85,7 +85,7 @@ acquire_end(Claim *claim)
     }
 }
 
-/* It holds the slot, which is stolen: READY, and whoever watches is told. */
+/* It holds the slot, which is stolen: READY, and subscribers are notified. */
 static int
 acquire_serve(Claim *claim, Engine *engine, Core *core, Slot *slot, double now, double waited)
 {
@@ -116,7 +116,7 @@ acquire_begin(Claim *claim, Engine *engine, Core *core)
         if (PyErr_Occurred()) {
             return -1;
         }
-        result = PyObject_CallMethodNoArgs(slow_path(engine), st->s_enter);
+        result = PyObject_CallMethodOneArg(slow_path(engine), st->s_begin, (PyObject *)claim);
         if (result == NULL) {
             return -1;
         }
@@ -131,6 +131,8 @@ acquire_begin(Claim *claim, Engine *engine, Core *core)
         }
     }
     acquire_move(claim, ACQUIRE_BEGIN);
+    claim->uncounted = 1;
+    core->begun++;
     Py_CLEAR(claim->key);
     Py_XSETREF(claim->task, task);
     claim->began = engine_now(engine);
@@ -160,7 +162,7 @@ acquire_look(Claim *claim, Engine *engine, Core *core)
 {
     State *st = claim->st;
     double now = claim->began;
-    Slot *slot = core_take(core, Py_HUGE_VAL);
+    Slot *slot = core_enter(claim) ? core_take(core, Py_HUGE_VAL) : NULL;
     if (slot == NULL) {
         return acquire_wait(claim);
     }
@@ -170,7 +172,7 @@ acquire_look(Claim *claim, Engine *engine, Core *core)
     if (engine->before_acquire != Py_None && !skips_check(engine, slot, now)) {
         PyObject *answer = ask(core, engine->before_acquire, slot->resource);
         if (answer == NULL || answer == Py_False) {
-            /* Logged, reported and destroyed there; raises what is no Exception. */
+            /* Logged, reported and destroyed there; raises what is not an Exception. */
             PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
             Py_XDECREF(answer);
             PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine), st->s_refuse, slot, error, NULL);
@@ -203,6 +205,14 @@ acquire_start(Claim *claim, Engine *engine, Core *core)
     }
     if (claim->state == ASKING) { /* not if it is in use already, or was */
         core_release_probe(core, &claim->probe);
+        if (claim->placed) { /* somebody may have waited for its place of the lane */
+            PyObject *error = PyErr_GetRaisedException();
+            core_vacate(core, claim);
+            if (engine_advance(engine) < 0) {
+                PyErr_Clear();
+            }
+            PyErr_SetRaisedException(error);
+        }
     }
     return -1;
 }
@@ -268,6 +278,17 @@ acquire_failed(Claim *claim, Engine *engine, Core *core)
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_StopIteration)) {
         return;
     }
+    if (claim->uncounted) {
+        PyObject *error = PyErr_GetRaisedException();
+        if (acquire_ended(claim, engine, error) < 0) { /* that goes on, but no end is uncounted */
+            PyObject *broken_off = PyErr_GetRaisedException();
+            if (acquire_ended(claim, engine, error) < 0) {
+                PyErr_Clear();
+            }
+            Py_SETREF(error, broken_off);
+        }
+        PyErr_SetRaisedException(error);
+    }
     if (claim->state == WAITING || claim->state == GRANTED) {
         claim->over = engine->must_tidy = 1;
     }
@@ -278,7 +299,7 @@ static PyObject *
 acquire_step(Claim *claim, int by_interpreter)
 {
     Engine *engine = engine_of(claim);
-    if (engine == NULL || engine->core == NULL) {
+    if (engine->core == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this pool was garbage-collected");
         return NULL;
     }
@@ -326,11 +347,12 @@ acquire_undo(Claim *claim)
     }
     Py_CLEAR(claim->result);
     acquire_move(claim, ACQUIRE_END);
-    if (claim->slot == NULL) {
+    Engine *engine = engine_of(claim);
+    if (claim->slot == NULL || engine->core == NULL) { /* its pool is being collected */
         return 0;
     }
     Slot *slot = (Slot *)Py_NewRef(claim->slot);
-    PyObject *result = engine_return(engine_of(claim), slot, 0);
+    PyObject *result = engine_return(engine, slot, 0);
     Py_DECREF(slot);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
@@ -404,6 +426,9 @@ Acquire_aexit(Claim *claim, PyObject *const *args, Py_ssize_t nargs)
         return Py_NewRef(st->done); /* released or discarded inside the block */
     }
     Engine *engine = engine_of(claim);
+    if (claim->slot == NULL || engine->core == NULL) {
+        return Py_NewRef(st->done); /* being collected, and found by somebody all the same */
+    }
     if (args[0] != Py_None) {
         return PyObject_CallMethodObjArgs(slow_path(engine), st->s_leave, claim, args[1], NULL);
     }
@@ -469,7 +494,7 @@ static PyType_Slot acquire_slots[] = {
     {Py_tp_iter, PyObject_SelfIter},
     {Py_tp_iternext, acquire_next},
     {Py_tp_traverse, Claim_traverse},
-    {Py_tp_clear, Claim_clear},
+    {Py_tp_clear, Acquire_clear},
     {Py_tp_dealloc, Claim_dealloc},
     {0, NULL},
 };

@@ -13,12 +13,51 @@ look_up_task(PyObject *tasks, PyObject *loop)
     return PyDict_GetItemWithError(tasks, loop);
 }
 
+/* Since 3.14 a thread's state has the running loop and, behind it, the running task, where no public
+ * header says so: the place is looked for once, as that of a loop and a task that are known. What is
+ * searched lies inside the structure, by the private headers of these versions; later ones are not
+ * searched, and asked by a call. */
+#if PY_VERSION_HEX >= 0x030e0000 && PY_VERSION_HEX < 0x03100000
+#define RUNNING_WITHIN (PY_VERSION_HEX < 0x030f0000 ? 6 : 24) /* words behind the public part */
+
+static void
+find_running(State *st, PyObject *loop, PyObject *task)
+{
+    PyThreadState *thread = PyThreadState_Get();
+    PyObject **words = (PyObject **)(thread + 1);
+    st->running_at = -1;
+    for (int i = 0; i + 1 < RUNNING_WITHIN; i++) {
+        if (words[i] == loop && words[i + 1] == task) {
+            st->running_at = (char *)(words + i) - (char *)thread;
+            return;
+        }
+    }
+}
+#else
+static void
+find_running(State *st, PyObject *Py_UNUSED(loop), PyObject *Py_UNUSED(task))
+{
+    st->running_at = -1;
+}
+#endif
+
+/* The running loop of this thread, and behind it the running task; NULL if it is not known where. */
+static inline PyObject **
+running(State *st)
+{
+    return st->running_at <= 0 ? NULL : (PyObject **)((char *)PyThreadState_Get() + st->running_at);
+}
+
 /* The task that runs now in the pool's loop, in this thread: a new reference. NULL without an
  * exception: there is none, or this is another thread. */
 static PyObject *
 engine_task(Engine *engine)
 {
     State *st = engine->core->st;
+    PyObject **words = running(st);
+    if (words != NULL && words[0] == engine->loop) {
+        return Py_XNewRef(words[1]);
+    }
     if (engine->loop == NULL || engine->loop == Py_None || PyThread_get_thread_ident() != engine->thread) {
         return NULL;
     }
@@ -29,7 +68,29 @@ engine_task(Engine *engine)
     if (task == Py_None) {
         Py_CLEAR(task);
     }
+    else if (task != NULL && st->running_at == 0) {
+        find_running(st, engine->loop, task);
+    }
     return task;
+}
+
+/* The long way, in Python. */
+static int
+claim_find_caller(Claim *claim, PyObject *find, PyFrameObject *frame)
+{
+    PyObject *found = PyObject_CallOneArg(find, (PyObject *)frame);
+    if (found == NULL) {
+        return -1;
+    }
+    if (!PyTuple_Check(found) || PyTuple_GET_SIZE(found) != 2) {
+        Py_DECREF(found);
+        PyErr_SetString(PyExc_TypeError, "a caller is a code and an instruction");
+        return -1;
+    }
+    claim->code = Py_NewRef(PyTuple_GET_ITEM(found, 0));
+    claim->instruction = (int)PyLong_AsLong(PyTuple_GET_ITEM(found, 1));
+    Py_DECREF(found);
+    return 0;
 }
 
 /* Where acquire() was called: code and instruction of the first frame outside cenote. */
@@ -40,6 +101,10 @@ claim_note_caller(Claim *claim)
     PyFrameObject *frame = PyEval_GetFrame(); /* borrowed */
     if (frame == NULL) {
         return 0;
+    }
+    PyObject *find = engine_of(claim)->find_caller;
+    if (find != Py_None) { /* of a pool with skip_frames */
+        return claim_find_caller(claim, find, frame);
     }
     PyCodeObject *code = PyFrame_GetCode(frame);
     if ((PyObject *)code == st->last_code) {
@@ -78,12 +143,5 @@ claim_note_caller(Claim *claim)
         Py_DECREF(outer);
         outer = next;
     }
-    PyObject *found = PyObject_CallOneArg(st->caller, (PyObject *)frame);
-    if (found == NULL) {
-        return -1;
-    }
-    claim->code = Py_NewRef(PyTuple_GET_ITEM(found, 0));
-    claim->instruction = (int)PyLong_AsLong(PyTuple_GET_ITEM(found, 1));
-    Py_DECREF(found);
-    return 0;
+    return claim_find_caller(claim, st->caller, frame);
 }

@@ -310,7 +310,8 @@ static Py_ssize_t
 capi_waiting_count(PyObject *pool)
 {
     FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : front->engine->core->waiters.length;
+    return front == NULL ? -1
+                         : (Py_ssize_t)(front->engine->core->waiters.length + front->engine->core->parked);
 }
 
 static Watcher *

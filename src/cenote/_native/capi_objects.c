@@ -7,8 +7,8 @@ struct Data {
     Cenote_Free free_data;
 };
 
-/* An exception that is set is none of its business: it may call whatever it likes, and what it
- * leaves set has nobody else to hear of it. */
+/* The callback may call anything: the current exception is kept around it, and what it leaves set is
+ * reported as unraisable. */
 static void
 data_free(Data *data)
 {

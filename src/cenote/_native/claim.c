@@ -43,6 +43,17 @@ list_remove(List *list, Claim *claim)
     list->length--;
 }
 
+static void
+clear_list(List *list)
+{
+    while (list->first != NULL) {
+        Claim *claim = list->first;
+        list_remove(list, claim);
+        claim->state = ABANDONED;
+        Py_DECREF(claim);
+    }
+}
+
 /* -- Claim ----------------------------------------------------------------------------------- */
 
 static PyObject *
@@ -120,6 +131,12 @@ Claim_get_timeout(Claim *claim, void *Py_UNUSED(closure))
     return isnan(claim->timeout) ? Py_NewRef(Py_None) : PyFloat_FromDouble(claim->timeout);
 }
 
+static PyObject *
+Claim_get_wait_timeout(Claim *claim, void *Py_UNUSED(closure))
+{
+    return isnan(claim->wait_timeout) ? Py_NewRef(Py_None) : PyFloat_FromDouble(claim->wait_timeout);
+}
+
 /* Who is woken, and knows of the wait: the slow part, or the claim itself if it waits in C. */
 static PyObject *
 Claim_get_waiter(Claim *claim, void *Py_UNUSED(closure))
@@ -144,13 +161,38 @@ Claim_get_nothing(Claim *Py_UNUSED(claim), void *Py_UNUSED(closure))
     Py_RETURN_NONE;
 }
 
+/* Fixed from the moment on at which the core knows the claim. */
+static int
+Claim_set_lane(Claim *claim, PyObject *value, void *Py_UNUSED(closure))
+{
+    if (claim->state != ASKING || claim->placed) {
+        PyErr_SetString(PyExc_AttributeError, "the lane of a claim is fixed when it has begun");
+        return -1;
+    }
+    if (value == NULL || (value != Py_None && !PyObject_TypeCheck(value, claim->st->lane_type))) {
+        PyErr_SetString(PyExc_TypeError, "lane must be a Lane or None");
+        return -1;
+    }
+    Py_XSETREF(claim->lane, value == Py_None ? NULL : (Lane *)Py_NewRef(value));
+    return 0;
+}
+
 static PyObject *
 Claim_wake(Claim *claim, PyObject *Py_UNUSED(ignored))
 {
     return claim_wake(claim) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+/* pin(reason): why its holder keeps what it holds; None if nothing pins it. */
+static PyObject *
+Claim_pin(Claim *claim, PyObject *reason)
+{
+    Py_XSETREF(claim->reason, reason == Py_None ? NULL : Py_NewRef(reason));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef claim_methods[] = {
+    {"pin", (PyCFunction)Claim_pin, METH_O, NULL},
     {"wake", (PyCFunction)Claim_wake, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -160,7 +202,8 @@ static PyGetSetDef claim_getset[] = {
     {"previous", get_object, NULL, NULL, (void *)offsetof(Claim, prev)},
     {"error", get_object, set_object, NULL, (void *)offsetof(Claim, error)},
     {"code", get_object, set_object, NULL, (void *)offsetof(Claim, code)},
-    {"reason", get_object, set_object, NULL, (void *)offsetof(Claim, reason)},
+    {"reason", get_object, NULL, NULL, (void *)offsetof(Claim, reason)},
+    {"lane", get_object, (setter)Claim_set_lane, NULL, (void *)offsetof(Claim, lane)},
     {"waiter", (getter)Claim_get_waiter, (setter)Claim_set_waiter, NULL, NULL},
     {"inspection", (getter)Claim_get_nothing, NULL, NULL, NULL},
     {"inspected", (getter)Claim_get_nothing, NULL, NULL, NULL},
@@ -169,6 +212,7 @@ static PyGetSetDef claim_getset[] = {
     {"task", (getter)Claim_get_task, (setter)Claim_set_task, NULL, NULL},
     {"deadline", (getter)Claim_get_deadline, (setter)Claim_set_deadline, NULL, NULL},
     {"timeout", (getter)Claim_get_timeout, NULL, NULL, NULL},
+    {"wait_timeout", (getter)Claim_get_wait_timeout, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -176,9 +220,13 @@ static PyMemberDef claim_members[] = {
     {"began", Py_T_DOUBLE, offsetof(Claim, began), 0, NULL},
     {"since", Py_T_DOUBLE, offsetof(Claim, since), 0, NULL},
     {"probe", Py_T_LONGLONG, offsetof(Claim, probe), 0, NULL},
+    {"placed", Py_T_BOOL, offsetof(Claim, placed), Py_READONLY, NULL},
+    {"parked", Py_T_BOOL, offsetof(Claim, parked), Py_READONLY, NULL},
+    {"queued_at", Py_T_DOUBLE, offsetof(Claim, queued_at), Py_READONLY, NULL},
     {"queue_seq", Py_T_LONGLONG, offsetof(Claim, queue_seq), Py_READONLY, NULL},
     {"failures", Py_T_LONGLONG, offsetof(Claim, failures), 0, NULL},
     {"over", Py_T_BOOL, offsetof(Claim, over), 0, NULL},
+    {"uncounted", Py_T_BOOL, offsetof(Claim, uncounted), 0, NULL},
     {"lease_seq", Py_T_LONGLONG, offsetof(Claim, lease_seq), Py_READONLY, NULL},
     {"seen_idle", Py_T_LONGLONG, offsetof(Claim, seen_idle), 0, NULL},
     {"instruction", Py_T_INT, offsetof(Claim, instruction), 0, NULL},
@@ -195,16 +243,19 @@ claim_start(Claim *claim, State *st)
     claim->slot = NULL;
     claim->prev = claim->next = NULL;
     claim->error = claim->task = claim->code = claim->reason = claim->waiter = claim->key = NULL;
+    claim->lane = NULL;
+    claim->placed = claim->parked = 0;
+    claim->queued_at = 0.0;
     claim->pool = NULL;
     claim->result = claim->steps = NULL;
-    claim->deadline = claim->timeout = Py_NAN;
+    claim->deadline = claim->timeout = claim->wait_timeout = Py_NAN;
     claim->began = claim->since = 0.0;
     claim->probe = claim->queue_seq = claim->seen_idle = claim->lease_seq = 0;
     claim->instruction = 0;
     claim->state = ASKING;
     claim->stage = FRESH;
     claim->in_block = claim->warned = claim->own_waiter = 0;
-    claim->over = 0;
+    claim->over = claim->uncounted = 0;
     claim->future = claim->pause = NULL;
     claim->timed_by = NULL;
     claim->failures = 0;
@@ -235,6 +286,7 @@ Claim_traverse(Claim *claim, visitproc visit, void *arg)
     Py_VISIT(claim->code);
     Py_VISIT(claim->reason);
     Py_VISIT(claim->waiter);
+    Py_VISIT(claim->lane);
     Py_VISIT(claim->pool);
     Py_VISIT(claim->result);
     Py_VISIT(claim->steps);
@@ -255,10 +307,19 @@ Claim_clear(Claim *claim)
     Py_CLEAR(claim->code);
     Py_CLEAR(claim->reason);
     Py_CLEAR(claim->waiter);
-    Py_CLEAR(claim->pool);
+    Py_CLEAR(claim->lane);
     Py_CLEAR(claim->result);
     Py_CLEAR(claim->steps);
     return 0;
+}
+
+/* Of an acquire that the collector takes apart, and that somebody may still find and use: it is OVER.
+ * It keeps its pool, through which nothing leads back to it once that is cleared, too. */
+static int
+Acquire_clear(Claim *claim)
+{
+    claim->stage = OVER;
+    return Claim_clear(claim);
 }
 
 static void
@@ -267,6 +328,7 @@ Claim_dealloc(Claim *claim)
     PyTypeObject *type = Py_TYPE(claim);
     PyObject_GC_UnTrack(claim);
     Claim_clear(claim);
+    Py_CLEAR(claim->pool);
     /* Not claim->st: when a module is collected with what it made, its state may be gone by now. */
     PyObject *module = ((PyHeapTypeObject *)type)->ht_module;
     State *st = module == NULL ? NULL : PyModule_GetState(module);

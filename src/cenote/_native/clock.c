@@ -115,19 +115,41 @@ load_clock(State *st)
     return 0;
 }
 
+/* Record the second that is over. Whatever the caller is about to change comes after it. */
+static double
+engine_sample(Engine *engine, double now)
+{
+    PyObject *when = PyFloat_FromDouble(now);
+    PyObject *result =
+        when == NULL ? NULL : PyObject_CallMethodOneArg(slow_path(engine), engine->core->st->s_sample, when);
+    Py_XDECREF(when);
+    if (result == NULL) {
+        return -1.0;
+    }
+    Py_DECREF(result);
+    return now;
+}
+
+/* -1.0 with an exception: the loop's clock, or the sample, has failed. */
 static double
 engine_now(Engine *engine)
 {
+    double result;
     if (engine->direct_clock && clock_is_real(engine->core->st)) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+        result = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     }
-    PyObject *now = PyObject_CallNoArgs(engine->time);
-    if (now == NULL) {
-        return -1.0;
+    else {
+        PyObject *now = PyObject_CallNoArgs(engine->time);
+        if (now == NULL) {
+            return -1.0;
+        }
+        result = PyFloat_AsDouble(now);
+        Py_DECREF(now);
+        if (result == -1.0 && PyErr_Occurred()) {
+            return -1.0;
+        }
     }
-    double result = PyFloat_AsDouble(now);
-    Py_DECREF(now);
-    return result;
+    return result >= engine->sample_at ? engine_sample(engine, result) : result;
 }

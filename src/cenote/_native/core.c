@@ -2,7 +2,7 @@
 
 /* -- Core: slots ----------------------------------------------------------------------------- */
 
-/* Whoever still waits is about to be failed. */
+/* The claims that still wait and are about to be failed. */
 static int
 core_refusing(Core *core)
 {
@@ -30,18 +30,34 @@ core_total(Core *core)
     return core->opening + core->count + core->closing;
 }
 
-/* How many more slots may be made: the one place that knows. Below 0 after a resize. */
+/* How many slots there may be beside those that there are. */
+static long long
+core_left(Core *core)
+{
+    return core->max_size - core_total(core);
+}
+
+/* How many more slots may be made now: the one place that knows. Below 0 after a resize. */
 static long long
 core_room(Core *core)
 {
-    return core->max_size - core_total(core);
+    long long left = core_left(core), creating = core->max_creating - core->opening;
+    return left < creating ? left : creating;
 }
 
 /* How many there are too many; those that are being destroyed are on their way out already. */
 static long long
 core_excess(Core *core)
 {
-    return -(core_room(core) + core->closing);
+    return -(core_left(core) + core->closing);
+}
+
+/* The most that is wanted at once: in use, or waited for. A reader begins to count from there. */
+static inline void
+core_note_peak(Core *core)
+{
+    long long wanted = core->count - core->idle + core->waiters.length;
+    core->peak = wanted > core->peak ? wanted : core->peak;
 }
 
 static void
@@ -76,8 +92,8 @@ core_unlist(Slot *slot)
     Py_DECREF(slot);
 }
 
-/* The allocation may run the garbage collector, and so any code: whoever calls this looks again at
- * what it has read before. */
+/* The allocation may run the garbage collector, and so any code: the caller has to look again at
+ * what it had read before. */
 static Slot *
 core_new_slot(Core *core)
 {
@@ -90,6 +106,7 @@ core_new_slot(Core *core)
     slot->resource = NULL;
     slot->stop = NULL;
     slot->holder = NULL;
+    slot->lane = NULL;
     slot->same_resource = NULL;
     slot->expires_at = Py_HUGE_VAL;
     slot->idle_since = 0.0;
@@ -163,6 +180,10 @@ core_put(Core *core, Slot *slot, double now, const char **reason)
     }
     slot->state = IDLE;
     core_release_probe(core, &slot->probe);
+    if (slot->lane != NULL) {
+        core->now = now;
+        core_leave_lane(core, slot);
+    }
     slot->idle_since = now;
     slot->idle_seq = ++core->idle_seqs;
     Py_INCREF(slot);
@@ -172,13 +193,18 @@ core_put(Core *core, Slot *slot, double now, const char **reason)
 
 /* -- Core: claims ---------------------------------------------------------------------------- */
 
-/* Out of the queue; the queue's reference moves to the caller. */
+/* Out of the queue, or out of its lane; the reference of the list moves to the caller. */
 static int
 core_dequeue(Core *core, Claim *claim)
 {
-    list_remove(&core->waiters, claim);
-    if (core_without_probe(core, claim)) {
-        core->waiters_without_probe--;
+    if (claim->parked) {
+        core_unpark(core, claim);
+    }
+    else {
+        queue_remove(core, claim);
+        if (core_without_probe(core, claim)) {
+            core->waiters_without_probe--;
+        }
     }
     if (claim->key == NULL || core->waiting_tasks == NULL) {
         return 0;
@@ -220,21 +246,17 @@ core_wait(Core *core, Claim *claim)
     claim->slot = NULL;
     claim->state = WAITING;
     claim->owner = core;
-    if (claim->queue_seq == 0) {
+    int new = claim->queue_seq == 0;
+    if (new) {
         claim->queue_seq = ++core->queue_seqs;
+        claim->queued_at = claim->began;
     }
-    Claim *after = core->waiters.last;
-    if (after != NULL && after->queue_seq > claim->queue_seq) {
-        /* It has its old turn: near the front, behind others of the kind at most. */
-        Claim *before = core->waiters.first;
-        while (before->queue_seq < claim->queue_seq) {
-            before = before->next;
-        }
-        after = before->prev;
+    if (core_enter(claim)) {
+        core_stand(core, claim, new);
+        core_note_peak(core);
     }
-    list_insert(&core->waiters, claim, after);
-    if (core_without_probe(core, claim)) {
-        core->waiters_without_probe++;
+    else {
+        core_park(core, claim);
     }
     Py_XDECREF(slot);
     if (owned) {
@@ -243,10 +265,11 @@ core_wait(Core *core, Claim *claim)
     return 0;
 }
 
-/* Hands the next free thing to the oldest waiter: a borrowed claim, owned by the list of granted
- * ones; NULL without an exception: nothing is free, or nobody waits. */
+/* Hands the next free thing to the next waiter: a borrowed claim, owned by the list of granted
+ * ones; NULL without an exception: nothing is free, or nobody waits. A claim that still waits is not
+ * to be served: it is to be failed, because of an overload. */
 static Claim *
-core_grant(Core *core)
+core_grant(Core *core, double now)
 {
     Slot *permit = NULL;
     if (core->waiters.first != NULL && core->idle == 0 && core->sync_factory && core_room(core) > 0 &&
@@ -265,6 +288,13 @@ core_grant(Core *core)
             Py_DECREF(permit);
         }
         return NULL;
+    }
+    if (!isnan(core->queue_target) && core_sheds(core, claim, now)) {
+        if (permit != NULL) {
+            core_fail_slot(core, permit);
+            Py_DECREF(permit);
+        }
+        return claim;
     }
     Slot *slot = permit;
     if (core->idle > 0) {
@@ -310,9 +340,18 @@ core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited)
     table_add(core, slot);
     core->out++;
     claim->lease_seq = ++core->acquired;
+    core_note_peak(core);
     core->wait_time += waited;
     if (waited > core->max_wait_time) {
         core->max_wait_time = waited;
+    }
+    if (claim->lane != NULL) {
+        claim->lane->acquired++;
+        claim->lane->wait_time += waited;
+        claim->lane->max_wait_time = fmax(claim->lane->max_wait_time, waited);
+    }
+    if (core->histograms != NULL) {
+        histograms_waited(core->histograms, waited);
     }
     deadline_remove(claim);
     Py_XDECREF(before);
@@ -342,12 +381,20 @@ core_reclaim(Core *core, Slot *slot, double now)
     slot->state = RESERVED;
     slot->holder = NULL;
     slot->probe = claim->probe;
+    if (claim->placed) {
+        core->now = now;
+        slot->lane = claim->lane;
+        claim->placed = 0;
+    }
     claim->state = ENDED;
     core->out--;
     core->released++;
     core->hold_time += held;
     if (held > core->max_hold_time) {
         core->max_hold_time = held;
+    }
+    if (core->histograms != NULL) {
+        histograms_held(core->histograms, held);
     }
     PyObject *stop = slot_take_back_stop(slot);
     /* The caller holds the slot: neither of these is the last reference. */
@@ -375,6 +422,7 @@ core_end(Core *core, Claim *claim, int event)
     }
     claim->state = state;
     core_release_probe(core, &claim->probe);
+    core_vacate(core, claim);
     deadline_remove(claim);
     Py_DECREF(claim);
     return failed;

@@ -212,6 +212,7 @@ Core_retire(Core *core, PyObject *object)
     }
     slot->state = CLOSING;
     core_release_probe(core, &slot->probe);
+    core_leave_lane(core, slot);
     core->count--;
     core->closing++;
     Py_RETURN_NONE;
@@ -261,6 +262,7 @@ Core_dismiss(Core *core, PyObject *object)
         return NULL;
     }
     core_release_probe(core, &claim->probe);
+    core_vacate(core, claim);
     deadline_remove(claim);
     Py_RETURN_NONE;
 }
@@ -307,9 +309,14 @@ Core_wait(Core *core, PyObject *object)
 }
 
 static PyObject *
-Core_grant(Core *core, PyObject *Py_UNUSED(ignored))
+Core_grant(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
-    Claim *claim = core_grant(core);
+    NARGS(0, 1, "grant");
+    double now = 0.0;
+    if (nargs == 1 && as_seconds(args[0], &now) < 0) {
+        return NULL;
+    }
+    Claim *claim = core_grant(core, now);
     if (claim == NULL) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
@@ -417,7 +424,7 @@ Core_move(Core *core, PyObject *event)
     return NULL;
 }
 
-/* After a fork: whoever held or waited in the parent has no business here. */
+/* After a fork: forget the claims that held or waited in the parent. */
 static PyObject *
 Core_disown(Core *core, PyObject *Py_UNUSED(ignored))
 {
@@ -433,6 +440,12 @@ Core_disown(Core *core, PyObject *Py_UNUSED(ignored))
     }
     for (Claim *claim = core->waiters.first; claim != NULL; claim = claim->next) {
         claim->state = ABANDONED;
+    }
+    for (Py_ssize_t i = 0; core->lanes != NULL && i < PyList_GET_SIZE(core->lanes); i++) {
+        Lane *lane = (Lane *)PyList_GET_ITEM(core->lanes, i);
+        for (Claim *claim = lane->parked.first; claim != NULL; claim = claim->next) {
+            claim->state = ABANDONED;
+        }
     }
     Py_RETURN_NONE;
 }

@@ -60,12 +60,32 @@ Core_granted(Core *core, PyObject *Py_UNUSED(ignored))
     return found;
 }
 
+/* Those that wait: the queue in its order, then the parked ones of each lane. */
+static int
+append_waiters(PyObject *list, Core *core)
+{
+    int failed = append_claims(list, core->waiters.first);
+    for (Py_ssize_t i = 0; !failed && core->lanes != NULL && i < PyList_GET_SIZE(core->lanes); i++) {
+        failed = append_claims(list, ((Lane *)PyList_GET_ITEM(core->lanes, i))->parked.first);
+    }
+    return failed;
+}
+
+static PyObject *
+Core_waiters(Core *core, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *found = PyList_New(0);
+    if (found != NULL && append_waiters(found, core) < 0) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
 static PyObject *
 Core_pending(Core *core, PyObject *Py_UNUSED(ignored))
 {
     PyObject *found = PyList_New(0);
-    if (found != NULL &&
-        (append_claims(found, core->granted.first) < 0 || append_claims(found, core->waiters.first) < 0)) {
+    if (found != NULL && (append_claims(found, core->granted.first) < 0 || append_waiters(found, core) < 0)) {
         Py_CLEAR(found);
     }
     return found;
@@ -105,7 +125,7 @@ Core_deadlock(Core *core, PyObject *const *args, Py_ssize_t nargs)
     int deadlines = claim == NULL ? -1 : PyObject_IsTrue(args[1]);
     PyObject *leases = deadlines < 0 ? NULL : PyList_New(0);
     if (leases == NULL || core->opening != 0 || core->closing != 0 || core->out == 0 ||
-        core->out != core->count || core_room(core) > 0) {
+        core->out != core->count || core_room(core) > 0 || core->ceiling > core_total(core)) {
         return leases;
     }
     for (Py_ssize_t i = 0; i <= core->mask; i++) {
@@ -140,6 +160,16 @@ static PyObject *
 Core_room(Core *core, PyObject *Py_UNUSED(ignored))
 {
     return PyLong_FromLongLong(core_room(core));
+}
+
+/* The peak since the last call of this. */
+static PyObject *
+Core_take_peak(Core *core, PyObject *Py_UNUSED(ignored))
+{
+    long long peak = core->peak;
+    core->peak = 0;
+    core_note_peak(core);
+    return PyLong_FromLongLong(peak > core->peak ? peak : core->peak);
 }
 
 static PyObject *
@@ -190,7 +220,10 @@ static PyMethodDef core_methods[] = {
     {"reserve", (PyCFunction)(void (*)(void))Core_reserve, METH_FASTCALL, NULL},
     {"ask_again", (PyCFunction)Core_ask_again, METH_O, NULL},
     {"wait", (PyCFunction)Core_wait, METH_O, NULL},
-    {"grant", (PyCFunction)Core_grant, METH_NOARGS, NULL},
+    {"grant", (PyCFunction)(void (*)(void))Core_grant, METH_FASTCALL, NULL},
+    {"add_lane", (PyCFunction)(void (*)(void))Core_add_lane, METH_FASTCALL, NULL},
+    {"enter", (PyCFunction)Core_enter, METH_O, NULL},
+    {"waiters", (PyCFunction)Core_waiters, METH_NOARGS, NULL},
     {"hold", (PyCFunction)(void (*)(void))Core_hold, METH_FASTCALL, NULL},
     {"reclaim", (PyCFunction)(void (*)(void))Core_reclaim, METH_FASTCALL, NULL},
     {"fail", (PyCFunction)(void (*)(void))Core_fail, METH_FASTCALL, NULL},
@@ -204,6 +237,7 @@ static PyMethodDef core_methods[] = {
     {"in_hand", (PyCFunction)Core_in_hand, METH_NOARGS, NULL},
     {"deadlock", (PyCFunction)(void (*)(void))Core_deadlock, METH_FASTCALL, NULL},
     {"room", (PyCFunction)Core_room, METH_NOARGS, NULL},
+    {"take_peak", (PyCFunction)Core_take_peak, METH_NOARGS, NULL},
     {"demand", (PyCFunction)Core_demand, METH_NOARGS, NULL},
     {"shortage", (PyCFunction)Core_shortage, METH_NOARGS, NULL},
     {"surplus", (PyCFunction)Core_surplus, METH_NOARGS, NULL},
@@ -266,7 +300,56 @@ Core_get_max_uses(Core *core, void *Py_UNUSED(closure))
     return core->max_uses == 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(core->max_uses);
 }
 
+static PyObject *
+Core_get_max_creating(Core *core, void *Py_UNUSED(closure))
+{
+    return core->max_creating == LLONG_MAX ? Py_NewRef(Py_None) : PyLong_FromLongLong(core->max_creating);
+}
+
+static int
+Core_set_max_creating(Core *core, PyObject *value, void *Py_UNUSED(closure))
+{
+    long long most = value == NULL || value == Py_None ? LLONG_MAX : PyLong_AsLongLong(value);
+    if (most == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    core->max_creating = most;
+    return 0;
+}
+
+static PyObject *
+Core_get_waiting(Core *core, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLongLong(core->waiters.length + core->parked);
+}
+
+static PyObject *
+Core_get_lanes(Core *core, void *Py_UNUSED(closure))
+{
+    return core->lanes == NULL ? PyList_New(0) : PyList_GetSlice(core->lanes, 0, PY_SSIZE_T_MAX);
+}
+
+static PyObject *
+Core_get_queue_target(Core *core, void *Py_UNUSED(closure))
+{
+    return isnan(core->queue_target) ? Py_NewRef(Py_None) : PyFloat_FromDouble(core->queue_target);
+}
+
+static int
+Core_set_queue_target(Core *core, PyObject *value, void *Py_UNUSED(closure))
+{
+    double target = value == NULL ? Py_NAN : optional_seconds(value);
+    if (target == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    core->queue_target = target;
+    return 0;
+}
+
 static PyGetSetDef core_getset[] = {
+    {"waiting", (getter)Core_get_waiting, NULL, NULL, NULL},
+    {"lanes", (getter)Core_get_lanes, NULL, NULL, NULL},
+    {"queue_target", (getter)Core_get_queue_target, (setter)Core_set_queue_target, NULL, NULL},
     {"phase", (getter)Core_get_phase, NULL, NULL, NULL},
     {"circuit", (getter)Core_get_circuit, NULL, NULL, NULL},
     {"active", (getter)Core_get_active, NULL, NULL, NULL},
@@ -275,12 +358,15 @@ static PyGetSetDef core_getset[] = {
     {"last", (getter)Core_get_last, NULL, NULL, NULL},
     {"max_idle", (getter)Core_get_max_idle, NULL, NULL, NULL},
     {"max_uses", (getter)Core_get_max_uses, NULL, NULL, NULL},
+    {"max_creating", (getter)Core_get_max_creating, (setter)Core_set_max_creating, NULL, NULL},
+    {"histograms", (getter)Core_get_histograms, (setter)Core_set_histograms, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef core_members[] = {
     {"min_size", Py_T_LONGLONG, offsetof(Core, min_size), 0, NULL},
     {"max_size", Py_T_LONGLONG, offsetof(Core, max_size), 0, NULL},
+    {"ceiling", Py_T_LONGLONG, offsetof(Core, ceiling), 0, NULL},
     {"sync_factory", Py_T_BOOL, offsetof(Core, sync_factory), 0, NULL},
     {"generation", Py_T_LONGLONG, offsetof(Core, generation), 0, NULL},
     {"busy", Py_T_INT, offsetof(Core, busy), 0, NULL},
@@ -296,10 +382,16 @@ static PyMemberDef core_members[] = {
     {"opening", Py_T_LONGLONG, offsetof(Core, opening), Py_READONLY, NULL},
     {"closing", Py_T_LONGLONG, offsetof(Core, closing), Py_READONLY, NULL},
     {"out", Py_T_LONGLONG, offsetof(Core, out), Py_READONLY, NULL},
-    {"waiting", Py_T_PYSSIZET, offsetof(Core, waiters.length), Py_READONLY, NULL},
+    {"queued", Py_T_PYSSIZET, offsetof(Core, waiters.length), Py_READONLY, NULL},
+    {"parked", Py_T_LONGLONG, offsetof(Core, parked), Py_READONLY, NULL},
+    {"queue_interval", Py_T_DOUBLE, offsetof(Core, queue_interval), 0, NULL},
+    {"overloaded", Py_T_BOOL, offsetof(Core, overloaded), Py_READONLY, NULL},
+    {"standing_since", Py_T_DOUBLE, offsetof(Core, standing_since), Py_READONLY, NULL},
+    {"now", Py_T_DOUBLE, offsetof(Core, now), 0, NULL},
     {"granted_count", Py_T_PYSSIZET, offsetof(Core, granted.length), Py_READONLY, NULL},
     {"idle_seqs", Py_T_LONGLONG, offsetof(Core, idle_seqs), Py_READONLY, NULL},
     {"queue_seqs", Py_T_LONGLONG, offsetof(Core, queue_seqs), Py_READONLY, NULL},
+    {"begun", Py_T_LONGLONG, offsetof(Core, begun), 0, NULL},
     {"acquired", Py_T_LONGLONG, offsetof(Core, acquired), Py_READONLY, NULL},
     {"released", Py_T_LONGLONG, offsetof(Core, released), Py_READONLY, NULL},
     {"wait_time", Py_T_DOUBLE, offsetof(Core, wait_time), Py_READONLY, NULL},
@@ -337,9 +429,13 @@ Core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     core->sync_factory = (char)sync_factory;
     core->max_idle = optional_seconds(max_idle);
     core->max_uses = max_uses == Py_None ? 0 : PyLong_AsLongLong(max_uses);
+    core->max_creating = LLONG_MAX;
+    core->queue_target = Py_NAN;
+    core->queue_interval = 1.0;
     core->alarm_at = Py_HUGE_VAL;
+    core->lanes = PyList_New(0);
     core->waiting_tasks = PyDict_New();
-    if (core->waiting_tasks == NULL || PyErr_Occurred()) {
+    if (core->waiting_tasks == NULL || core->lanes == NULL || PyErr_Occurred()) {
         Py_DECREF(core);
         return NULL;
     }
@@ -351,6 +447,8 @@ Core_traverse(Core *core, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(core));
     Py_VISIT(core->waiting_tasks);
+    Py_VISIT(core->lanes);
+    Py_VISIT(core->histograms);
     for (Slot *slot = core->slots; slot != NULL; slot = (Slot *)slot->after) {
         Py_VISIT(slot);
     }
@@ -374,21 +472,11 @@ Core_traverse(Core *core, visitproc visit, void *arg)
     return 0;
 }
 
-static void
-clear_list(List *list)
-{
-    while (list->first != NULL) {
-        Claim *claim = list->first;
-        list_remove(list, claim);
-        claim->state = ABANDONED;
-        Py_DECREF(claim);
-    }
-}
-
 static int
 Core_clear(Core *core)
 {
     Py_CLEAR(core->waiting_tasks);
+    Py_CLEAR(core->histograms);
     while (core->idle > 0) {
         Slot *slot = ring_pop_last(core);
         Py_DECREF(slot);
@@ -407,12 +495,28 @@ Core_clear(Core *core)
         }
     }
     PyMem_Free(table);
+    for (Slot *slot = core->slots; slot != NULL; slot = (Slot *)slot->after) {
+        slot->lane = NULL; /* borrowed from the core */
+    }
+    PyObject *lanes = core->lanes;
+    core->lanes = NULL;
+    core->parked = 0;
+    for (Level *level = &core->normal; level != NULL; level = level->higher) {
+        level->last = NULL;
+    }
+    for (Level *level = core->normal.lower; level != NULL; level = level->lower) {
+        level->last = NULL;
+    }
     clear_list(&core->waiters);
     clear_list(&core->granted);
+    for (Py_ssize_t i = 0; lanes != NULL && i < PyList_GET_SIZE(lanes); i++) {
+        clear_list(&((Lane *)PyList_GET_ITEM(lanes, i))->parked);
+    }
     deadlines_clear(core);
     while (core->slots != NULL) {
         core_unlist(core->slots);
     }
+    Py_XDECREF(lanes);
     return 0;
 }
 
@@ -422,6 +526,7 @@ Core_dealloc(Core *core)
     PyTypeObject *type = Py_TYPE(core);
     PyObject_GC_UnTrack(core);
     Core_clear(core);
+    levels_free(core);
     PyMem_Free(core->deadlines);
     PyMem_Free(core->ring);
     type->tp_free(core);

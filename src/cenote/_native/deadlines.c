@@ -151,6 +151,7 @@ Core_expired(Core *core, PyObject *time)
     if (now == -1.0 && PyErr_Occurred()) {
         return NULL;
     }
+    core->now = now;
     if (core->timed == 0 || core->deadlines[0]->deadline > now) {
         Py_RETURN_NONE;
     }

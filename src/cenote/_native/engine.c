@@ -82,22 +82,24 @@ Engine_set_core(Engine *engine, PyObject *value, void *Py_UNUSED(closure))
     return 0;
 }
 
-static PyObject *
-Engine_get_subscribers(Engine *engine, void *Py_UNUSED(closure))
-{
-    return Py_NewRef(engine->subscribers);
-}
-
-static int
-Engine_set_subscribers(Engine *engine, PyObject *value, void *Py_UNUSED(closure))
-{
-    if (value == NULL || !PyTuple_CheckExact(value)) {
-        PyErr_SetString(PyExc_TypeError, "subscribers must be a tuple");
-        return -1;
+/* A tuple of subscriptions: those to one kind of events. */
+#define SUBSCRIBERS(name)                                                                   \
+    static PyObject *Engine_get_##name(Engine *engine, void *Py_UNUSED(closure))            \
+    {                                                                                       \
+        return Py_NewRef(engine->name);                                                     \
+    }                                                                                       \
+    static int Engine_set_##name(Engine *engine, PyObject *value, void *Py_UNUSED(closure)) \
+    {                                                                                       \
+        if (value == NULL || !PyTuple_CheckExact(value)) {                                  \
+            PyErr_SetString(PyExc_TypeError, #name " must be a tuple");                     \
+            return -1;                                                                      \
+        }                                                                                   \
+        Py_SETREF(engine->name, Py_NewRef(value));                                          \
+        return 0;                                                                           \
     }
-    Py_SETREF(engine->subscribers, Py_NewRef(value));
-    return 0;
-}
+SUBSCRIBERS(on_acquired)
+SUBSCRIBERS(on_released)
+SUBSCRIBERS(on_waiting)
 
 static PyObject *
 Engine_get_acquire_timeout(Engine *engine, void *Py_UNUSED(closure))
@@ -133,6 +135,7 @@ FIELD(before_acquire)
 FIELD(before_release)
 FIELD(strategy)
 FIELD(hold_warning)
+FIELD(find_caller)
 FIELD(pool_ref)
 
 #define GETSET(name) {#name, (getter)Engine_get_##name, (setter)Engine_set_##name, NULL, NULL}
@@ -140,7 +143,9 @@ FIELD(pool_ref)
 static PyGetSetDef engine_getset[] = {
     {"pool", (getter)Engine_get_pool, NULL, "The pool, or None if it is gone.", NULL},
     GETSET(core),
-    GETSET(subscribers),
+    GETSET(on_acquired),
+    GETSET(on_released),
+    GETSET(on_waiting),
     GETSET(acquire_timeout),
     GETSET(loop),
     GETSET(time),
@@ -148,6 +153,7 @@ static PyGetSetDef engine_getset[] = {
     GETSET(before_release),
     GETSET(strategy),
     GETSET(hold_warning),
+    GETSET(find_caller),
     GETSET(pool_ref),
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -160,6 +166,7 @@ static PyMemberDef engine_members[] = {
     {"skip_check_within", Py_T_DOUBLE, offsetof(Engine, skip_check_within), 0, NULL},
     {"suspect_before", Py_T_DOUBLE, offsetof(Engine, suspect_before), 0, NULL},
     {"next_sweep", Py_T_DOUBLE, offsetof(Engine, next_sweep), 0, NULL},
+    {"sample_at", Py_T_DOUBLE, offsetof(Engine, sample_at), 0, NULL},
     {"max_waiting", Py_T_LONGLONG, offsetof(Engine, max_waiting), 0, NULL},
     {"factory_failures", Py_T_LONGLONG, offsetof(Engine, factory_failures), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -186,8 +193,11 @@ Engine_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kw
     engine->hold_warning = Py_NewRef(Py_None);
     engine->acquire_timeout = Py_NewRef(Py_None);
     engine->pool_ref = Py_NewRef(Py_None);
-    engine->subscribers = PyTuple_New(0); /* a shared constant: cannot fail */
-    engine->next_sweep = Py_HUGE_VAL;
+    engine->find_caller = Py_NewRef(Py_None);
+    engine->on_acquired = PyTuple_New(0); /* a shared constant: cannot fail */
+    engine->on_released = PyTuple_New(0);
+    engine->on_waiting = PyTuple_New(0);
+    engine->next_sweep = engine->sample_at = Py_HUGE_VAL;
     engine->max_waiting = -1;
     return (PyObject *)engine;
 }
@@ -212,7 +222,10 @@ Engine_traverse(Engine *engine, visitproc visit, void *arg)
     Py_VISIT(engine->hold_warning);
     Py_VISIT(engine->acquire_timeout);
     Py_VISIT(engine->pool_ref);
-    Py_VISIT(engine->subscribers);
+    Py_VISIT(engine->find_caller);
+    Py_VISIT(engine->on_acquired);
+    Py_VISIT(engine->on_released);
+    Py_VISIT(engine->on_waiting);
     return 0;
 }
 
@@ -227,8 +240,9 @@ Engine_clear(Engine *engine)
     Py_SETREF(engine->before_release, Py_NewRef(Py_None));
     Py_SETREF(engine->strategy, Py_NewRef(Py_None));
     Py_SETREF(engine->pool_ref, Py_NewRef(Py_None));
-    PyObject *subscribers = PyTuple_New(0);
-    Py_SETREF(engine->subscribers, subscribers);
+    Py_SETREF(engine->on_acquired, PyTuple_New(0));
+    Py_SETREF(engine->on_released, PyTuple_New(0));
+    Py_SETREF(engine->on_waiting, PyTuple_New(0));
     return 0;
 }
 
@@ -246,7 +260,10 @@ Engine_dealloc(Engine *engine)
     Py_XDECREF(engine->hold_warning);
     Py_XDECREF(engine->acquire_timeout);
     Py_XDECREF(engine->pool_ref);
-    Py_XDECREF(engine->subscribers);
+    Py_XDECREF(engine->find_caller);
+    Py_XDECREF(engine->on_acquired);
+    Py_XDECREF(engine->on_released);
+    Py_XDECREF(engine->on_waiting);
     type->tp_free(engine);
     Py_DECREF(type);
 }

@@ -1,7 +1,7 @@
 /* Events: those of the fast path, made and delivered without a step of Python. */
 
-static const char *const event_fields[EVENT_FIELDS] = {"kind", "pool",     "time",   "resource",
-                                                       "task", "duration", "reason", "error"};
+static const char *const event_fields[EVENT_FIELDS] = {"kind",     "pool",   "time",  "resource", "task",
+                                                       "duration", "reason", "error", "lane"};
 
 /* Where the object of a slot of a Python class is. */
 static int
@@ -93,6 +93,7 @@ new_event(Engine *engine, PyObject *kind, Claim *claim, Slot *slot, double now, 
         isnan(duration) ? Py_NewRef(Py_None) : PyFloat_FromDouble(duration),
         Py_NewRef(Py_None),
         Py_NewRef(Py_None),
+        claim->lane == NULL ? Py_NewRef(Py_None) : Py_NewRef(claim->lane->name),
     };
     PyObject *event = NULL;
     if (fields[2] != NULL && fields[5] != NULL) {
@@ -137,14 +138,15 @@ drop_event(State *st, PyObject *event)
 
 /* Emit one of the events of the fast path: acquired, released, waiting. */
 static int
-engine_tell(Engine *engine, PyObject *kind, Claim *claim, Slot *slot, double now, double duration)
+engine_tell(Engine *engine, PyObject *subscribers, PyObject *kind, Claim *claim, Slot *slot, double now,
+            double duration)
 {
     State *st = claim->st;
     PyObject *event = new_event(engine, kind, claim, slot, now, duration);
     if (event == NULL) {
         return -1;
     }
-    PyObject *subscribers = Py_NewRef(engine->subscribers); /* one may unsubscribe */
+    Py_INCREF(subscribers); /* one may unsubscribe */
     Core *core = (Core *)Py_NewRef(engine->core);
     int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(subscribers); i++) {
@@ -180,10 +182,10 @@ tell_of_wait(Engine *engine, Claim *claim)
     if (now == -1.0 && PyErr_Occurred()) {
         return -1;
     }
-    return engine_tell(engine, claim->st->s_waiting, claim, NULL, now, Py_NAN);
+    return engine_tell(engine, engine->on_waiting, claim->st->s_waiting, claim, NULL, now, Py_NAN);
 }
 
-/* A claim holds a slot: tell those who want to know. */
+/* A claim holds a slot: arm hold_warning and emit `acquired`. */
 static int
 engine_report_hold(Engine *engine, Claim *claim, Slot *slot, double now, double waited)
 {
@@ -193,8 +195,8 @@ engine_report_hold(Engine *engine, Claim *claim, Slot *slot, double now, double 
         Py_XDECREF(result);
         return result == NULL ? -1 : 0;
     }
-    if (PyTuple_GET_SIZE(engine->subscribers) > 0) {
-        return engine_tell(engine, claim->st->s_acquired, claim, slot, now, waited);
+    if (PyTuple_GET_SIZE(engine->on_acquired) > 0) {
+        return engine_tell(engine, engine->on_acquired, claim->st->s_acquired, claim, slot, now, waited);
     }
     return 0;
 }

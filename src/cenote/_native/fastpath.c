@@ -10,20 +10,62 @@ fastpath_ready(FastPath *pool)
     return 0;
 }
 
+/* Seconds, or NaN for no limit; -1.0 with an exception. */
+static double
+as_limit(State *st, const char *name, PyObject *value)
+{
+    if (value == Py_None) {
+        return Py_NAN;
+    }
+    if (PyFloat_CheckExact(value) && PyFloat_AS_DOUBLE(value) >= 0.0 && isfinite(PyFloat_AS_DOUBLE(value))) {
+        return PyFloat_AS_DOUBLE(value);
+    }
+    PyObject *checked = PyObject_CallFunction(st->check_timeout, "sO", name, value);
+    if (checked == NULL) {
+        return -1.0;
+    }
+    double limit = optional_seconds(checked);
+    Py_DECREF(checked);
+    return limit;
+}
+
+/* The arguments of acquire() by name. They are borrowed, and stay NULL if they are not given. */
+static int
+acquire_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout,
+                  PyObject **wait_timeout, PyObject **scoped)
+{
+    *timeout = nargs > 0 ? args[0] : NULL;
+    if (nargs > 1) {
+        PyErr_Format(PyExc_TypeError, "acquire() takes one positional argument at most, timeout, not %zd",
+                     nargs);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (nargs == 0 && PyUnicode_CompareWithASCIIString(name, "timeout") == 0) {
+            *timeout = args[i];
+        }
+        else if (PyUnicode_CompareWithASCIIString(name, "wait_timeout") == 0) {
+            *wait_timeout = args[nargs + i];
+        }
+        else if (PyUnicode_CompareWithASCIIString(name, "scoped") == 0) {
+            *scoped = args[nargs + i];
+        }
+        else {
+            PyErr_Format(PyExc_TypeError, "acquire() takes timeout, wait_timeout and scoped, not %R%s", name,
+                         nargs > 0 ? " as well" : "");
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static PyObject *
 FastPath_acquire(FastPath *pool, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    PyObject *timeout = nargs > 0 ? args[0] : NULL;
-    if (names != NULL && PyTuple_GET_SIZE(names) > 0) {
-        if (nargs > 0 || PyTuple_GET_SIZE(names) > 1 ||
-            PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "timeout") != 0) {
-            PyErr_SetString(PyExc_TypeError, "acquire() takes one argument at most: timeout");
-            return NULL;
-        }
-        timeout = args[0];
-    }
-    else if (nargs > 1) {
-        PyErr_SetString(PyExc_TypeError, "acquire() takes one argument at most: timeout");
+    PyObject *timeout = NULL, *wait_timeout = NULL, *scoped = NULL;
+    if ((nargs > 0 || names != NULL) &&
+        acquire_arguments(args, nargs, names, &timeout, &wait_timeout, &scoped) < 0) {
         return NULL;
     }
     if (fastpath_ready(pool) < 0) {
@@ -31,30 +73,31 @@ FastPath_acquire(FastPath *pool, PyObject *const *args, Py_ssize_t nargs, PyObje
     }
     Engine *engine = pool->engine;
     State *st = engine->core->st;
-    double limit;
+    double limit, in_queue = Py_NAN;
+    int in_block = 0;
     if (timeout == NULL || timeout == st->unset) {
         limit = engine->acquire_timeout == Py_None ? Py_NAN : PyFloat_AS_DOUBLE(engine->acquire_timeout);
     }
-    else if (timeout == Py_None) {
-        limit = Py_NAN;
-    }
-    else if (PyFloat_CheckExact(timeout) && PyFloat_AS_DOUBLE(timeout) >= 0.0 &&
-             isfinite(PyFloat_AS_DOUBLE(timeout))) {
-        limit = PyFloat_AS_DOUBLE(timeout);
-    }
     else {
-        PyObject *checked = PyObject_CallFunction(st->check_timeout, "sO", "timeout", timeout);
-        if (checked == NULL) {
+        limit = as_limit(st, "timeout", timeout);
+        if (limit == -1.0) {
             return NULL;
         }
-        limit = optional_seconds(checked);
-        Py_DECREF(checked);
+    }
+    if (names != NULL) {
+        in_queue = wait_timeout == NULL ? Py_NAN : as_limit(st, "wait_timeout", wait_timeout);
+        in_block = scoped == NULL ? 0 : PyObject_IsTrue(scoped);
+        if (in_queue == -1.0 || in_block < 0) {
+            return NULL;
+        }
     }
     Claim *claim = acquire_new(pool);
     if (claim == NULL) {
         return NULL;
     }
     claim->timeout = limit;
+    claim->wait_timeout = in_queue;
+    claim->in_block = (char)in_block;
     if (claim_note_caller(claim) < 0) {
         Py_DECREF(claim);
         return NULL;
@@ -69,7 +112,7 @@ try_acquire(FastPath *pool, Core *core)
     PyObject *task = NULL;
     if (core->phase == OPEN && core->circuit == ACTIVE && core->idle > core->waiters.length &&
         (engine->before_acquire == Py_None || Py_IS_TYPE(engine->before_acquire, core->st->check_type)) &&
-        engine->hold_warning == Py_None && PyTuple_GET_SIZE(engine->subscribers) == 0) {
+        engine->hold_warning == Py_None && PyTuple_GET_SIZE(engine->on_acquired) == 0) {
         task = engine_task(engine);
         if (task == NULL && PyErr_Occurred()) {
             return NULL;
@@ -110,6 +153,7 @@ try_acquire(FastPath *pool, Core *core)
             }
             else if (answer == Py_True) {
                 if (core_hold(core, claim, slot, now, 0.0) == 0) {
+                    core->begun++; /* a try that gives nothing has not begun */
                     resource = Py_NewRef(slot->resource);
                 }
             }
@@ -230,7 +274,7 @@ static PyObject *
 FastPath_get_waiting(FastPath *pool, void *Py_UNUSED(closure))
 {
     Core *core = fastpath_core(pool);
-    return PyLong_FromSsize_t(core == NULL ? 0 : core->waiters.length);
+    return PyLong_FromLongLong(core == NULL ? 0 : core->waiters.length + core->parked);
 }
 
 static PyObject *
@@ -267,7 +311,7 @@ static PyGetSetDef fastpath_getset[] = {
 /* Those that do not begin with an underscore come first: see adopt. */
 static PyMethodDef fastpath_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))FastPath_acquire, METH_FASTCALL | METH_KEYWORDS,
-     "acquire($self, /, timeout=...)\n--\n\n"
+     "acquire($self, /, timeout=..., *, wait_timeout=None, scoped=False)\n--\n\n"
      "`await` it, or use it as `async with`; by itself it does nothing."},
     {"try_acquire", (PyCFunction)FastPath_try_acquire, METH_NOARGS,
      "try_acquire($self)\n--\n\n"
@@ -288,7 +332,7 @@ FastPath_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(
         return NULL;
     }
     /* Not tp_alloc: object's __new__ also prepares the __dict__ of a subclass, so that methods are
-     * found fast (3.12). The pool's arguments are none of its business. */
+     * found fast (3.12). It does not get the pool's arguments. */
     PyObject *pool = PyBaseObject_Type.tp_new(type, nothing, NULL);
     Py_DECREF(nothing);
     return pool;

@@ -10,7 +10,7 @@ is_awaitable(PyObject *object)
     return PyGen_CheckExact(object); /* the slow path looks closer */
 }
 
-/* -1 without an exception would crash whoever believes it. */
+/* -1 without an exception would crash a caller that believes it. */
 static void
 explain(const char *what)
 {
@@ -72,12 +72,24 @@ static int
 engine_advance(Engine *engine)
 {
     Core *core = engine->core;
+    int sheds = 0;
+    double now = 0.0;
+    if (!isnan(core->queue_target) && core->waiters.length > 0) {
+        now = engine_now(engine);
+        if (now == -1.0 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
     while (core->waiters.length > 0) {
-        Claim *claim = core_grant(core);
+        Claim *claim = core_grant(core, now);
         if (claim == NULL) {
             if (PyErr_Occurred()) {
                 return -1;
             }
+            break;
+        }
+        if (claim->state == WAITING) { /* to be failed: in Python */
+            sheds = 1;
             break;
         }
         Py_INCREF(claim);
@@ -87,7 +99,8 @@ engine_advance(Engine *engine)
             return -1;
         }
     }
-    if (core->phase == OPEN && core_demand(core) == 0 && (core->min_size == 0 || core_shortage(core) == 0)) {
+    if (!sheds && core->phase == OPEN && core_demand(core) == 0 &&
+        (core->min_size == 0 || core_shortage(core) == 0)) {
         return 0;
     }
     PyObject *result = PyObject_CallMethodNoArgs(slow_path(engine), core->st->s_advance);

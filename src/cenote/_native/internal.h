@@ -9,7 +9,7 @@
  * - Whatever is called from outside is a step (step.c): it holds a reference to the core, it
  *   raises `busy`, and what finalizers, clocks and log handlers ask of the pool meanwhile is put off.
  * - `Acquire` and `FastPath` are the fast path of the runtime. They call sync hooks between take and
- *   hold, tell subscribers of acquired and released, and delegate whatever suspends or fails to the
+ *   hold, notify subscribers of acquired and released, and delegate whatever suspends or fails to the
  *   slow path: contract.py names what it calls.
  * - Ownership: the core owns all slots until they are GONE; besides, the ring owns idle slots and the
  *   table leased ones. Two lists own the claims that wait or are granted, and the heap of deadlines owns
@@ -35,11 +35,12 @@
 #define SPARE 64         /* acquire objects kept for reuse */
 #define FIRST_CAPACITY 8 /* of the ring and of the table of leases */
 #define LONGEST 1e8      /* seconds: as in pool/hooks.py */
-#define EVENT_FIELDS 8   /* of events.PoolEvent */
+#define EVENT_FIELDS 9   /* of events.PoolEvent */
 
 typedef struct State State;
 typedef struct Claim Claim;
 typedef struct Core Core;
+typedef struct Lane Lane;
 
 typedef struct {
     PyObject_HEAD State *st;
@@ -47,6 +48,7 @@ typedef struct {
     PyObject *resource;       /* NULL before it is opened and after it is gone */
     PyObject *stop;           /* the StopIteration that hands the resource over, or NULL: see slot_stop */
     Claim *holder;            /* owned; who holds it, while LEASED */
+    Lane *lane;               /* borrowed from the core; of which it has a place, on its way back */
     PyObject *same_resource;  /* borrowed Slot: next older leased slot with the identical resource */
     PyObject *before, *after; /* borrowed Slots: its neighbours in the list of the core */
     double expires_at;
@@ -65,11 +67,13 @@ struct Claim {
     PyObject_HEAD State *st;
     const void *owner;  /* the Core in which it waits, is granted or holds: only compared */
     Slot *slot;         /* owned; granted and not yet used, or held */
-    Claim *prev, *next; /* borrowed; in the list of waiters or of granted claims */
+    Claim *prev, *next; /* borrowed; in the list of waiters, of granted claims or of a lane */
+    Lane *lane;         /* owned; NULL: it goes through none */
     PyObject *error, *task, *code, *reason, *waiter;
     PyObject *key;   /* of its task among those that wait: an int, since a task may have any hash */
-    double deadline; /* NaN: for ever */
+    double deadline; /* NaN: no limit */
     double began, since;
+    double queued_at; /* since when it could have been served */
     long long probe, queue_seq, seen_idle, lease_seq;
     Core *timed_by; /* borrowed; in whose heap of deadlines it is, or NULL */
     Py_ssize_t place;
@@ -78,12 +82,16 @@ struct Claim {
     int state;
     int stage; /* of Acquire only: see acquire_law */
     char in_block, warned;
-    char over; /* what drove it has ended by an exception: see pool/tidying.py */
+    char uncounted; /* it has begun, and how it ends is not counted yet */
+    char placed;    /* it has a place of its lane */
+    char parked;    /* it waits for one, beside the queue */
+    char over;      /* what drove it has ended by an exception: see pool/tidying.py */
     /* Of Acquire only; a mere claim leaves them NULL. */
     struct FastPath *pool; /* owned */
     PyObject *result;      /* the resource, between __await__ and the step that returns it */
     PyObject *steps;       /* the slow path, if it is driven as a coroutine or was begun in C */
-    double timeout;        /* NaN: for ever */
+    double timeout;        /* NaN: no limit */
+    double wait_timeout;   /* of the time in the queue; NaN: no limit */
     /* Of a wait in C: see wait.c. */
     PyObject *future, *pause; /* while it is suspended: what wakes it, and what it is driven by */
     long long failures;       /* of the factory, before this wait */
@@ -95,6 +103,25 @@ typedef struct {
     Py_ssize_t length;
 } List;
 
+/* One priority in the queue. */
+typedef struct Level {
+    struct Level *higher, *lower;
+    Claim *last; /* borrowed; of this priority in the queue */
+    long long priority;
+} Level;
+
+struct Lane {
+    PyObject_HEAD const void *owner; /* the Core it belongs to: only compared */
+    PyObject *name;
+    Level *level;                 /* of the core */
+    List parked;                  /* those that wait for a place, the oldest first */
+    long long used;               /* places that are taken */
+    long long queued;             /* by claims in the queue */
+    long long max_size, priority; /* max_size LLONG_MAX: no limit */
+    long long acquired;
+    double wait_time, max_wait_time;
+};
+
 struct Core {
     PyObject_HEAD State *st;
     /* the ring of idle slots */
@@ -105,12 +132,21 @@ struct Core {
     Py_ssize_t used, mask;
     Slot *slots; /* a list that owns all that are not GONE: nothing is lost with a reference */
     List waiters, granted;
+    Level normal;     /* of the claims without a lane; the others are malloced, in one list with it */
+    PyObject *lanes;  /* list of all lanes */
+    long long parked; /* claims that wait for a place of their lane: not in `waiters` */
+    double queue_target, queue_interval; /* queue_target NaN: nothing is shed */
+    double standing_since;               /* loop time since which nobody was served in less than the target */
+    double now;              /* loop time of the last call that gave it: kept up where lanes need it */
     PyObject *waiting_tasks; /* dict: address of a task -> claim */
     double max_idle;         /* NaN: none */
     double wait_time, max_wait_time, hold_time, max_hold_time;
     long long min_size, max_size, max_uses; /* max_uses 0: no limit */
+    long long max_creating;                 /* permits out at once; LLONG_MAX: no limit */
     long long count, opening, closing, out;
-    long long acquired, released;
+    long long begun, acquired, released;
+    long long peak;    /* most active and waiting since the last look */
+    long long ceiling; /* what max_size may be raised to by itself; below it, it does not count */
     long long recovering_limit, recovery, probes_in_use, waiters_without_probe;
     long long generation, queue_seqs, idle_seqs;
     int phase, circuit;
@@ -118,19 +154,35 @@ struct Core {
     Claim **deadlines; /* a heap that owns its claims: see deadlines.c */
     Py_ssize_t timed, timed_capacity;
     long long deadline_seqs;
-    double alarm_at; /* loop time of the timer for the deadlines, which Python sets; inf: none */
-    char lifo, sync_factory;
+    double alarm_at;      /* loop time of the timer for the deadlines, which Python sets; inf: none */
+    PyObject *histograms; /* a tuple of Histograms, or NULL: no exporter wants any */
+    char lifo, sync_factory, overloaded;
 };
+
+typedef struct {
+    long long count;
+    double sum; /* of the seconds */
+} Bucket;
+
+/* See histograms.c. */
+typedef struct {
+    PyObject_HEAD Py_ssize_t length; /* of the bounds; there is one bucket more */
+    double *bounds;
+    Bucket *waits, *holds;
+} Histograms;
 
 /* What the fast path reads and Python writes: the base of pool.Engine, which has the methods of
  * contract.SlowPath. */
 typedef struct {
     PyObject_HEAD Core *core;
-    PyObject *loop, *time, *before_acquire, *before_release, *strategy, *subscribers;
+    PyObject *loop, *time, *before_acquire, *before_release, *strategy;
+    PyObject *on_acquired, *on_released, *on_waiting; /* tuples: who wants these events */
     PyObject *hold_warning, *acquire_timeout;
     PyObject *pool_ref;                       /* a weak reference to the pool */
+    PyObject *find_caller;                    /* None: caller.c does it */
     double skip_check_within, suspect_before; /* see fastpath.py */
     double next_sweep;                        /* when maintenance looks again; inf: not at all */
+    double sample_at;                         /* when the second under way ends; inf: not sampled */
     long long max_waiting;                    /* -1: no limit */
     long long factory_failures;               /* in total */
     unsigned long thread;
@@ -157,7 +209,8 @@ typedef struct {
 /* Objects first, and nothing but objects before `spare`: module_traverse walks them. */
 struct State {
     PyTypeObject *slot_type, *claim_type, *core_type, *acquire_type, *steps_type, *engine_type,
-        *fastpath_type, *done_type, *handlers_type, *check_type, *ticket_type, *watcher_type;
+        *fastpath_type, *done_type, *handlers_type, *check_type, *ticket_type, *watcher_type, *lane_type,
+        *histograms_type;
     PyObject *done; /* the awaitable of what is done already */
     PyObject *slot_states[SLOT_STATES], *claim_states[CLAIM_STATES], *acquire_states[ACQUIRE_STATES],
         *handovers[HANDOVERS], *phases[PHASES], *circuits[CIRCUITS];
@@ -165,21 +218,23 @@ struct State {
     PyObject *illegal;            /* errors.IllegalTransition */
     PyObject *current_tasks;      /* asyncio's dict loop -> task, or NULL where there is none */
     PyObject *current_task;       /* asyncio.current_task */
+    PyObject *running_loop;       /* asyncio._get_running_loop, asked where there is no such dict */
     PyObject *future, *loop_only; /* asyncio.Future, and the names of its arguments */
-    PyObject *unset, *check_timeout, *caller, *internal;
+    PyObject *unset, *retire, *check_timeout, *caller, *internal;
     PyObject *last_code; /* the last caller that was found to be outside */
     PyObject *time_module, *time_dict, *monotonic, *loops_dict; /* see clock.c */
     PyObject *s_monotonic, *s_time;
     PyTypeObject *event_type, *subscription_type; /* of events.py */
     PyObject *spare_event;                        /* nobody has kept it, and its fields are empty */
-    PyObject *s_enter, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
+    PyObject *s_begin, *s_check_loop, *s_admit_or_raise, *s_obtain, *s_leave, *s_advance, *s_settle,
         *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake, *s_leased, *s_completed,
         *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released, *s_waiting, *s_get_name, *s_contain,
-        *s_check_deadlock, *s_set_alarm, *s_create_future, *s_interrupted, *s_done, *s_set_result,
-        *s_broken_off, *s_defer_return;
+        *s_check_deadlock, *s_set_alarm, *s_sample, *s_create_future, *s_interrupted, *s_done, *s_set_result,
+        *s_broken_off, *s_defer_return, *s_ended;
     Claim *spare[SPARE];
     int spares;
-    int ended; /* the module is being cleared: nothing is kept any more */
+    int ended;             /* the module is being cleared: nothing is kept any more */
+    Py_ssize_t running_at; /* where a thread's state has its running loop; 0: unknown, -1: nowhere */
     Py_ssize_t event_offsets[EVENT_FIELDS], callback_offset;
     uint64_t time_version, loops_version; /* of the dicts when they were looked at, before 3.12 */
     unsigned long clock_changes;          /* the same, from 3.12 on */
@@ -238,6 +293,7 @@ static PyObject *slot_stop(Slot *slot, PyObject *result);
 /* claim.c */
 static void list_insert(List *list, Claim *claim, Claim *after);
 static void list_remove(List *list, Claim *claim);
+static void clear_list(List *list);
 static void claim_start(Claim *claim, State *st);
 static int Claim_traverse(Claim *claim, visitproc visit, void *arg);
 static int Claim_clear(Claim *claim);
@@ -248,6 +304,7 @@ static void core_release_probe(Core *core, long long *probe);
 static long long core_total(Core *core);
 static long long core_room(Core *core);
 static long long core_excess(Core *core);
+static inline void core_note_peak(Core *core);
 static void core_unlist(Slot *slot);
 static Slot *core_new_slot(Core *core);
 static void core_fail_slot(Core *core, Slot *slot);
@@ -256,13 +313,27 @@ static const char *core_unfit(Core *core, Slot *slot, double now);
 static int core_put(Core *core, Slot *slot, double now, const char **reason);
 static int core_ungrant(Core *core, Claim *claim);
 static int core_wait(Core *core, Claim *claim);
-static Claim *core_grant(Core *core);
+static int core_without_probe(Core *core, Claim *claim);
+static Claim *core_grant(Core *core, double now);
 static int core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited);
 static Claim *core_reclaim(Core *core, Slot *slot, double now);
 static int core_end(Core *core, Claim *claim, int event);
 static long long core_demand(Core *core);
 static long long core_shortage(Core *core);
 static int core_reports(Core *core, long long probe);
+
+/* lanes.c */
+static inline void queue_remove(Core *core, Claim *claim);
+static void core_stand(Core *core, Claim *claim, int new);
+static int core_sheds(Core *core, Claim *claim, double now);
+static int core_enter(Claim *claim);
+static void core_park(Core *core, Claim *claim);
+static void core_unpark(Core *core, Claim *claim);
+static void core_vacate(Core *core, Claim *claim);
+static inline void core_leave_lane(Core *core, Slot *slot);
+static void levels_free(Core *core);
+static PyObject *Core_add_lane(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_enter(Core *core, PyObject *object);
 
 /* core_methods.c */
 static Slot *as_slot(Core *core, PyObject *object);
@@ -285,7 +356,7 @@ static PyObject *Core_dismiss(Core *core, PyObject *object);
 static PyObject *Core_reserve(Core *core, PyObject *const *args, Py_ssize_t nargs);
 static PyObject *Core_ask_again(Core *core, PyObject *object);
 static PyObject *Core_wait(Core *core, PyObject *object);
-static PyObject *Core_grant(Core *core, PyObject *Py_UNUSED(ignored));
+static PyObject *Core_grant(Core *core, PyObject *const *args, Py_ssize_t nargs);
 static PyObject *Core_hold(Core *core, PyObject *const *args, Py_ssize_t nargs);
 static PyObject *Core_reclaim(Core *core, PyObject *const *args, Py_ssize_t nargs);
 static PyObject *Core_fail(Core *core, PyObject *const *args, Py_ssize_t nargs);
@@ -326,7 +397,8 @@ static PyObject *iterate(PyObject *awaitable);
 
 /* events.c */
 static int load_events(State *st);
-static int engine_tell(Engine *engine, PyObject *kind, Claim *claim, Slot *slot, double now, double duration);
+static int engine_tell(Engine *engine, PyObject *subscribers, PyObject *kind, Claim *claim, Slot *slot,
+                       double now, double duration);
 static int tell_of_wait(Engine *engine, Claim *claim);
 static int engine_report_hold(Engine *engine, Claim *claim, Slot *slot, double now, double waited);
 

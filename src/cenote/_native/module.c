@@ -23,7 +23,7 @@ static const struct {
 } used_names[] = {
     {offsetof(State, s_monotonic), "monotonic", NULL},
     {offsetof(State, s_time), "time", NULL},
-    {offsetof(State, s_enter), "enter", "SlowPath"},
+    {offsetof(State, s_begin), "begin", "SlowPath"},
     {offsetof(State, s_check_loop), "check_loop", "SlowPath"},
     {offsetof(State, s_admit_or_raise), "admit_or_raise", "SlowPath"},
     {offsetof(State, s_obtain), "obtain", "SlowPath"},
@@ -44,12 +44,14 @@ static const struct {
     {offsetof(State, s_contain), "contain", "SlowPath"},
     {offsetof(State, s_check_deadlock), "check_deadlock", "SlowPath"},
     {offsetof(State, s_set_alarm), "set_alarm", "SlowPath"},
+    {offsetof(State, s_sample), "sample", "SlowPath"},
     {offsetof(State, s_create_future), "create_future", "Loop"},
     {offsetof(State, s_interrupted), "interrupted", "SlowPath"},
     {offsetof(State, s_done), "done", "Future"},
     {offsetof(State, s_set_result), "set_result", "Future"},
     {offsetof(State, s_broken_off), "broken_off", "SlowPath"},
     {offsetof(State, s_defer_return), "defer_return", "SlowPath"},
+    {offsetof(State, s_ended), "ended", "SlowPath"},
 };
 
 static int
@@ -91,8 +93,10 @@ module_exec(PyObject *module)
     if (add_type(module, &st->slot_type, &slot_spec, NULL) < 0 ||
         add_type(module, &st->claim_type, &claim_spec, NULL) < 0 ||
         add_type(module, &st->core_type, &core_spec, NULL) < 0 ||
+        add_type(module, &st->lane_type, &lane_spec, NULL) < 0 ||
         add_type(module, &st->acquire_type, &acquire_spec, st->claim_type) < 0 ||
         add_type(module, &st->steps_type, &steps_spec, NULL) < 0 ||
+        add_type(module, &st->histograms_type, &histograms_spec, NULL) < 0 ||
         add_type(module, &st->done_type, &done_spec, NULL) < 0 ||
         add_type(module, &st->engine_type, &engine_spec, NULL) < 0 ||
         add_type(module, &st->fastpath_type, &fastpath_spec, NULL) < 0 ||
@@ -104,10 +108,12 @@ module_exec(PyObject *module)
         load_members(st->circuits, circuit_names, CIRCUITS, "CircuitState") < 0 ||
         (st->illegal = import_from("cenote.errors", "IllegalTransition")) == NULL ||
         (st->unset = import_from("cenote.options", "UNSET")) == NULL ||
+        (st->retire = import_from("cenote.hooks", "RETIRE")) == NULL ||
         (st->check_timeout = import_from("cenote.options", "optional_duration")) == NULL ||
         (st->caller = import_from("cenote.caller", "caller")) == NULL ||
         (st->internal = import_from("cenote.caller", "internal")) == NULL ||
         (st->current_task = import_from("asyncio", "current_task")) == NULL ||
+        (st->running_loop = import_from("asyncio", "_get_running_loop")) == NULL ||
         (st->future = import_from("asyncio", "Future")) == NULL ||
         (st->loop_only = Py_BuildValue("(s)", "loop")) == NULL ||
         (st->done = PyObject_GC_New(PyObject, st->done_type)) == NULL ||

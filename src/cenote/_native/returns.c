@@ -16,15 +16,15 @@ engine_give_back(Engine *engine, Slot *slot, int clean)
     if (claim == NULL) {
         return NULL;
     }
-    if (PyTuple_GET_SIZE(engine->subscribers) > 0 &&
-        engine_tell(engine, st->s_released, claim, slot, now, now - claim->since) < 0) {
+    if (PyTuple_GET_SIZE(engine->on_released) > 0 &&
+        engine_tell(engine, engine->on_released, st->s_released, claim, slot, now, now - claim->since) < 0) {
         Py_DECREF(claim);
         return NULL;
     }
     Py_DECREF(claim);
     if (!clean && engine->before_release != Py_None) {
         PyObject *answer = ask(core, engine->before_release, slot->resource);
-        if (answer == NULL || answer == Py_False || is_awaitable(answer)) {
+        if (answer == NULL || answer == Py_False || answer == st->retire || is_awaitable(answer)) {
             PyObject *error = answer == NULL ? PyErr_GetRaisedException() : Py_NewRef(Py_None);
             result = PyObject_CallMethodObjArgs(slow_path(engine), st->s_examine, slot,
                                                 answer == NULL ? Py_None : answer, error, NULL);
@@ -62,6 +62,10 @@ engine_give_back(Engine *engine, Slot *slot, int clean)
 static int
 engine_check_loop(Engine *engine)
 {
+    PyObject **words = running(engine->core->st);
+    if (words != NULL && words[0] == engine->loop) {
+        return 0;
+    }
     PyObject *tasks = engine->core->st->current_tasks;
     if (tasks != NULL && PyThread_get_thread_ident() == engine->thread &&
         look_up_task(tasks, engine->loop) != NULL) {
@@ -70,7 +74,18 @@ engine_check_loop(Engine *engine)
     if (PyErr_Occurred()) {
         return -1;
     }
-    PyObject *result = PyObject_CallMethodNoArgs(slow_path(engine), engine->core->st->s_check_loop);
+    PyObject *result;
+    if (tasks == NULL && engine->loop != NULL) { /* since 3.14; a loop runs in one thread only */
+        result = PyObject_CallNoArgs(engine->core->st->running_loop);
+        if (result == NULL) {
+            return -1;
+        }
+        Py_DECREF(result);
+        if (result == engine->loop && result != Py_None) {
+            return 0;
+        }
+    }
+    result = PyObject_CallMethodNoArgs(slow_path(engine), engine->core->st->s_check_loop);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }

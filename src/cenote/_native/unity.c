@@ -4,9 +4,11 @@
 
 #include "base.c"
 #include "slot.c"
+#include "histograms.c"
 #include "claim.c"
 #include "core.c"
 #include "core_methods.c"
+#include "lanes.c"
 #include "core_type.c"
 #include "clock.c"
 #include "caller.c"

@@ -10,7 +10,8 @@ can_wait(Engine *engine, Claim *claim)
     Core *core = engine->core;
     return claim->stage == BEGUN && claim->state == ASKING && core->phase == OPEN &&
            core->circuit == ACTIVE && core->idle == 0 && core_room(core) <= 0 && claim->timeout != 0.0 &&
-           (engine->max_waiting < 0 || core->waiters.length < engine->max_waiting);
+           isnan(claim->wait_timeout) &&
+           (engine->max_waiting < 0 || core->waiters.length + core->parked < engine->max_waiting);
 }
 
 static void
@@ -68,11 +69,20 @@ wait_begin(Claim *claim)
     claim->pause = pause;
     acquire_move(claim, ACQUIRE_PAUSE); /* BEGUN, as can_wait() has seen */
     deadline_add(engine->core, claim);
-    if (PyTuple_GET_SIZE(engine->subscribers) > 0 && tell_of_wait(engine, claim) < 0) {
+    if (PyTuple_GET_SIZE(engine->on_waiting) > 0 && tell_of_wait(engine, claim) < 0) {
         wait_end(claim);
         return -1;
     }
     return 1;
+}
+
+/* Its end is counted, by the error that ends it; -1 with what has broken that off. */
+static int
+acquire_ended(Claim *claim, Engine *engine, PyObject *error)
+{
+    PyObject *result = PyObject_CallMethodObjArgs(slow_path(engine), claim->st->s_ended, claim, error, NULL);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
 }
 
 /* The exception that is set was thrown in: everything is passed on, and the exception goes on. */
@@ -89,6 +99,13 @@ wait_interrupted(Claim *claim)
     if (result == NULL) {
         Engine *engine = engine_of(claim);
         claim->over = engine->must_tidy = 1;
+        if (claim->state == ABANDONED && claim->uncounted) { /* it has left: no end is uncounted */
+            PyObject *broken_off = PyErr_GetRaisedException();
+            if (acquire_ended(claim, engine, error) < 0) {
+                PyErr_Clear();
+            }
+            PyErr_SetRaisedException(broken_off);
+        }
         if (engine->core != NULL) {
             engine_broken_off(engine, engine->core);
         }

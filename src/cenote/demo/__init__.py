@@ -11,19 +11,25 @@ import sys
 from contextlib import suppress
 
 from .. import caller
-from . import play, screen
+from . import pages, play, screen
 
 __all__ = ["run"]
 
 
-def run(*, seed: int, fast: bool, color: bool, page: bool, port: int, serve: bool) -> int:
-    # What the pool logs is told here as news.
+def run(
+    *, seed: int, fast: bool, color: bool, page: bool, port: int, serve: bool, many: bool = False
+) -> int:
+    # What the pool logs is shown as news.
     logging.getLogger("cenote").addHandler(logging.NullHandler())
     logging.getLogger("cenote").propagate = False
     # The demo plays an application: the lines that hold connections are in this file.
     caller.internal[play.__file__] = False
     try:
-        asyncio.run(_run(random.Random(seed), 0.1 if fast else 1.0, color, page, port, serve))
+        pace = 0.1 if fast else 1.0
+        if many:
+            asyncio.run(_run_fleet(pace, color, page, port))
+        else:
+            asyncio.run(_run(random.Random(seed), pace, color, page, port, serve))
     except KeyboardInterrupt:
         print("interrupted")
         return 128 + signal.SIGINT
@@ -40,25 +46,28 @@ async def _run(
 ) -> None:
     _end_on_sigterm()
     shown = screen.Screen(sys.stdout, color=color)
-    server = None
-    if page:
-        from ..extras.dashboard import serve_dashboard  # only if it is wanted
-
-        try:
-            server = await serve_dashboard(port=port)
-        except OSError as error:
-            print(f"no page: port {port} cannot be used ({error.strerror})", file=sys.stderr)
+    server = await pages.serve(page=page, port=port)
     try:
         if server is not None:
             shown.print(f"Watch it live: {server.url}")
         async with play.Play(chance, pace, shown) as story:
             await story.once()
+            if server is not None and not serve and sys.stdin.isatty() and sys.stdout.isatty():
+                await pages.enter_pressed(f"The page stays until you press Enter: {server.url}")
             while serve:
                 shown.print("")
                 await story.once()
     finally:
         if server is not None:
             await server.close()
+
+
+async def _run_fleet(pace: float, color: bool, page: bool, port: int) -> None:
+    from . import fleet  # which needs more than other demos
+
+    caller.internal[fleet.__file__] = False
+    _end_on_sigterm()
+    await fleet.run(sys.stdout, pace=pace, color=color, page=page, port=port)
 
 
 def _end_on_sigterm() -> None:

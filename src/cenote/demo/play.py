@@ -99,6 +99,7 @@ class Play:
         self.screen = screen
         self.act: Act = ACTS[0]
         self.tally: Tally = Tally(0.0)
+        self.cut: int = 0  # connections, in this round
         self.rolled_back: int = 0  # forgotten transactions of this round of which nothing is left
         self.before: Stats | None = None  # of the pool, at the end of the round before
         self._freed = asyncio.Event()  # the forgetful task's connection is back, or gone
@@ -113,7 +114,9 @@ class Play:
             healthcheck_interval=1.0 * pace,
             hold_warning=2.0 * pace,
             lifo=True,
-            strategy=ConsecutiveFailures(5, recovery_timeout=1.0 * pace, success_threshold=3),
+            strategy=ConsecutiveFailures(
+                5, recovery_timeout=1.0 * pace, success_threshold=3, max_recovery_timeout=pace
+            ),
             name="shop",
         )
         self.db.create_function("nap", 1, _nap)
@@ -135,7 +138,7 @@ class Play:
 
     async def once(self) -> None:
         self.tally = Tally(asyncio.get_running_loop().time())
-        self.rolled_back = 0
+        self.rolled_back = self.cut = 0
         unsubscribe = self.pool.subscribe(self._hear)
         watcher = asyncio.create_task(self._watch())
         self.screen.start(TASKS, CONNECTIONS)
@@ -172,8 +175,17 @@ class Play:
                 self.act = act
                 self.tally.say("scene", act.title)
                 self._set_down(act.down)
+                tally, failed = self.tally, self.tally.errors.total()
+                tally.tells_replaced = not act.breaking
                 await asyncio.sleep(act.length * self.pace)
                 await self._wait_for(partial(act.point, self))
+                if act.breaking:
+                    failed = tally.errors.total() - failed
+                    tally.say(
+                        "broken",
+                        f"{self.cut} connections cut, {tally.replaced} replaced, "
+                        f"{failed} operations failed",
+                    )
         finally:
             self._set_down(False)
             for task in tasks:
@@ -181,7 +193,7 @@ class Play:
             await asyncio.wait(tasks)
 
     async def _calm_down(self) -> None:
-        """What was cut off at the end is closed, and everybody is heard."""
+        """Wait until what was cut off at the end is closed."""
         await self._wait_for(lambda: not self.pool.active_count)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
@@ -293,7 +305,9 @@ class Play:
         links = [*self._links()]
         if links:
             self.chance.choice(links).terminate()
-            self.tally.say("broken", "a connection broke; whoever meets it gets another")
+            if not self.cut:
+                self.tally.say("broken", "connections are cut; whoever meets one gets another")
+            self.cut += 1
 
     def _set_down(self, down: bool) -> None:
         """Away with the files, and with all connections to them."""
@@ -306,7 +320,7 @@ class Play:
             os.rename(away, self._data)
 
     def _links(self) -> set[Any]:
-        return self.db._loop_database().connections
+        return self.db._loop_databases.here().connections
 
     async def _attempt(self, operation: Callable[[], Awaitable[None]]) -> None:
         try:

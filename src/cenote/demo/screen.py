@@ -6,13 +6,14 @@ import asyncio
 import os
 import shutil
 import textwrap
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Final, TextIO
 
 from ..errors import AcquireTimeoutError
+from ..messages import describe
 from ..observe import EventKind, PoolEvent, Stats
 from ..states import CircuitState
 
@@ -26,7 +27,7 @@ NEWS: Final = 2.0  # seconds between two reports of what happens often
 
 
 class Tally:
-    """What happened: news to be told at once, numbers for the end."""
+    """What happened: news to be shown at once, numbers for the end."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -35,10 +36,13 @@ class Tally:
         self.sample: str = ""  # what the first AcquireTimeoutError said
         self.waits: list[float] = []
         self.states: list[tuple[float, CircuitState]] = [(0.0, CircuitState.ACTIVE)]  # since when
-        self.news: list[tuple[float, str, str]] = []  # not told yet: time, subject, text
+        self.news: list[tuple[float, str, str]] = []  # not shown yet: time, subject, text
         self.replaced: int = 0  # by health checks, and on the way to a task
-        self._replaced = 0  # the same, since that was last told
+        self.failed_probes: int = 0  # of the breaker, since it opened
+        self.tells_replaced: bool = True  # False: the act sums them up itself
+        self._replaced = 0  # replaced since that was last shown
         self._replaced_told = 0.0
+        self._seconds: deque[tuple[float, int]] = deque()  # of the last second: when, served
         self._held_told = 0.0
 
     def hear(self, event: PoolEvent) -> None:
@@ -48,8 +52,9 @@ class Tally:
                 self.waits.append(event.duration or 0.0)
             case EventKind.STATE_CHANGED:
                 state = CircuitState(event.reason or "")
+                before = self.states[-1][1]
                 self.states.append((event.time - self.began, state))
-                self.say("breaker", f"{state}: {MEANING[state]}")
+                self._tell_of_breaker(before, state)
             case EventKind.CHECK_FAILED | EventKind.REJECTED:
                 self.replaced += 1
                 self._replaced += 1
@@ -58,15 +63,38 @@ class Tally:
                 self.say(
                     "held", f"by {event.task} for {event.duration:.2f} s, {near(event.reason)}"
                 )
+        if not self.tells_replaced:
+            self._replaced = 0
         if self._replaced and event.time - self._replaced_told > NEWS:
             plural = "" if self._replaced == 1 else "s"
             self.say("replaced", f"{self._replaced} dead connection{plural}")
             self._replaced, self._replaced_told = 0, event.time
 
+    def _tell_of_breaker(self, before: CircuitState, state: CircuitState) -> None:
+        """One line for the opening, one for the first probe, one for the end with their number."""
+        if state is CircuitState.INACTIVE and before is CircuitState.RECOVERING:
+            self.failed_probes += 1
+            return
+        if state is CircuitState.RECOVERING and self.failed_probes:
+            return
+        probes = f" after {self.failed_probes} failed probes" if self.failed_probes else ""
+        self.say("breaker", f"{BREAKER[state]}{probes}: {MEANING[state]}")
+        if state is CircuitState.ACTIVE:
+            self.failed_probes = 0
+
+    def rate(self) -> float:
+        """Return how many were served in the last second; called with every picture."""
+        now, seconds = self.elapsed(), self._seconds
+        seconds.append((now, self.served))
+        while len(seconds) > 1 and seconds[1][0] <= now - 1.0:
+            seconds.popleft()
+        since, served = seconds[0]
+        return (self.served - served) / max(now - since, FRAME)
+
     def failed(self, error: Exception) -> None:
         kind = type(error)
         if kind.__name__ not in self.errors:
-            self.say("error", f"{kind.__name__}: {near(str(error))}")
+            self.say("error", f"{kind.__name__}: {near(essence(error))}")
         self.errors[kind.__name__] += 1
         if kind is AcquireTimeoutError and not self.sample:
             self.sample = near(str(error))
@@ -78,11 +106,26 @@ class Tally:
         return asyncio.get_running_loop().time() - self.began
 
 
+BREAKER: Final = {
+    CircuitState.ACTIVE: "closed",
+    CircuitState.INACTIVE: "open",
+    CircuitState.RECOVERING: "half-open",
+}
 MEANING: Final = {
     CircuitState.ACTIVE: "all acquires pass",
-    CircuitState.INACTIVE: "acquires fail at once, the backend is left alone",
+    CircuitState.INACTIVE: "acquires fail at once, the database is left alone",
     CircuitState.RECOVERING: "one acquire at a time may try",
 }
+
+
+def essence(error: Exception) -> str:
+    """Return what an error says; of a timeout, the counts and the longest holder alone."""
+    said = str(error)
+    if not isinstance(error, AcquireTimeoutError) or not error.holders:
+        return said
+    others = len(error.holders) - 1
+    rest = f", and {others} more" if others else ""
+    return f"{said.partition('; held by')[0]}; held by {describe(error.holders[0])}{rest}"
 
 
 def near(text: str | None) -> str:
@@ -118,7 +161,15 @@ def summary(play: Play, stats: Stats, money: int, expected: int) -> Iterator[str
         acquired -= play.before.acquired
         released -= play.before.released
         destroyed -= Counter(play.before.destroyed)
-    yield from row("connections", f"{created} created", f"{destroyed.total()} destroyed")
+    earlier = 0 if play.before is None else play.before.count + play.before.destroying
+    yield from row(
+        "connections",
+        *([f"{earlier} from before"] if earlier else []),
+        f"{created} created",
+        f"{destroyed.total()} destroyed",
+        f"{stats.count} open",
+        f"{stats.destroying} closing",
+    )
     yield from row("destroyed", *(f"{why} {n}" for why, n in sorted(destroyed.items())))
     yield from row("leases", f"{acquired:,} acquired", f"{released:,} returned")
     yield from row(
@@ -126,12 +177,14 @@ def summary(play: Play, stats: Stats, money: int, expected: int) -> Iterator[str
         *(f"p{part} {percentile(waits, part) * 1e3:.1f} ms" for part in (50, 99)),
         f"max {waits[-1] * 1e3:.1f} ms",
     )
+    spent: Counter[CircuitState] = Counter()
+    for (since, state), end in zip(tally.states, ends, strict=True):
+        spent[state] += round(1000 * (end - since))
+    probes = sum(state is CircuitState.RECOVERING for _, state in tally.states)
     yield from row(
         "breaker",
-        *(
-            f"{state} {end - since:.1f} s"
-            for (since, state), end in zip(tally.states, ends, strict=True)
-        ),
+        *(f"{BREAKER[state]} {ms / 1000:.1f} s" for state, ms in spent.items()),
+        f"{probes} probes",
     )
     yield from row("forgotten", f"{play.rolled_back} transactions", "rolled back")
     kept = "not a coin is lost" if money == expected else "MONEY IS LOST"
@@ -169,7 +222,8 @@ SUBJECT_STYLE: Final = {
     "replaced": "green",
 }
 LABEL: Final = 12  # columns before the bars
-VALUE: Final = 24  # columns after them
+VALUE: Final = 26  # columns after them
+NEWS_INDENT: Final = 19  # columns before the text of the news
 
 Line = list[tuple[str, str]]  # pieces: text and style
 
@@ -244,33 +298,39 @@ class Screen:
             if self._drawn:
                 self._stream.write(f"\x1b[{self._drawn}A\x1b[J")
             for item in news:
-                self.print(self._tell(*item))
+                self._print_news(*item)
             for line in panel:
                 self.print(self._fit(line))
             self._drawn = len(panel)
         else:
             for item in news:
-                self.print(self._tell(*item))
+                self._print_news(*item)
             if last or tally.elapsed() >= self._line_due:
                 self._line_due += LINE
                 self.print(self._status(demo))
         self._stream.flush()
 
-    def _tell(self, time: float, subject: str, text: str) -> str:
+    def _print_news(self, time: float, subject: str, text: str) -> None:
+        """Print a piece of news, on as many lines as it needs: the end may be the point of it."""
         style = SUBJECT_STYLE.get(subject, "cyan")
-        return self._fit([(f"{time:6.2f} s  ", "dim"), (f"{subject:<8} ", style), (text, "")])
+        room = max(20, self.width() - 1 - NEWS_INDENT)
+        for number, part in enumerate(textwrap.wrap(text, room, break_on_hyphens=False)):
+            head: Line = [(" " * NEWS_INDENT, "")]
+            if number == 0:
+                head = [(f"{time:6.2f} s  ", "dim"), (f"{subject:<8} ", style)]
+            self.print(self._fit([*head, (part, "")]))
 
     def _status(self, demo: Play) -> str:
-        pool, tally = demo.pool, demo.tally
+        stats, tally = demo.pool.stats(), demo.tally
         elapsed = min(tally.elapsed(), demo.length)
         return (
-            f"{elapsed:6.2f} s  {elapsed / demo.length:4.0%}  {pool.state}: "
-            f"{pool.active_count} active, {pool.idle_count} idle, {pool.waiting_count} waiting, "
-            f"{tally.served:,} served, {tally.errors.total():,} failed"
+            f"{elapsed:6.2f} s  {elapsed / demo.length:4.0%} "
+            f"breaker {BREAKER[demo.pool.state]}; {open_of(stats)}; "
+            f"{stats.waiting} waiting; {tally.rate():,.0f}/s; {tally.errors.total():,} failed"
         )
 
     def _panel(self, demo: Play, *, last: bool) -> list[Line]:
-        pool, tally = demo.pool, demo.tally
+        pool, tally, stats = demo.pool, demo.tally, demo.pool.stats()
         elapsed = demo.length if last else min(tally.elapsed(), demo.length)
         columns = max(10, min(60, self.width() - LABEL - VALUE))
         column = int(elapsed / demo.length * columns)
@@ -281,7 +341,8 @@ class Screen:
             (self._glyphs.empty * (columns - column), "dim"),
         ]
         title = "the end" if last else demo.act.title
-        rate = f"{tally.served / max(tally.elapsed(), FRAME):,.0f}/s"
+        rate = f"{tally.rate():,.0f}/s"
+        ending = f", {stats.destroying} closing" if stats.destroying else ""
         return [
             [],
             [(f"{'':<{LABEL}}", ""), (title, "bold")],
@@ -289,18 +350,23 @@ class Screen:
             self._row(
                 "in use",
                 self._levels("in use", columns, "green"),
-                f"{pool.active_count} active, {pool.idle_count} idle",
+                f"{stats.active} and {stats.idle} idle",
             ),
             self._row(
-                "waiting", self._levels("waiting", columns, "yellow"), f"{pool.waiting_count}"
+                "connections",
+                self._levels("connections", columns, "green"),
+                f"{stats.count} open{ending}",
             ),
+            self._row("waiting", self._levels("waiting", columns, "yellow"), f"{stats.waiting}"),
             self._row(
-                "served", self._levels("served", columns, "cyan"), f"{tally.served:,}, {rate}"
+                "served",
+                self._levels("served", columns, "cyan"),
+                f"{rate}, {tally.served:,} in all",
             ),
             self._row(
                 "failed", self._levels("failed", columns, "red"), f"{tally.errors.total():,}"
             ),
-            self._row("breaker", self._states(demo, column, columns), pool.state),
+            self._row("breaker", self._states(demo, column, columns), BREAKER[pool.state]),
         ]
 
     def _note(self, demo: Play, column: int) -> None:
@@ -309,6 +375,7 @@ class Screen:
         most = MOST * FRAME / demo.pace
         for name, value in (
             ("in use", demo.pool.active_count / self._connections),
+            ("connections", demo.pool.count / self._connections),
             ("waiting", demo.pool.waiting_count / self._tasks),
             ("served", (served - self._served) / most),
             ("failed", (failed - self._failed) / most),
@@ -345,6 +412,15 @@ class Screen:
             painted.append(self.paint(shown, style))
             room -= len(shown)
         return "".join(painted)
+
+
+def open_of(stats: Stats) -> str:
+    """Return the connections in words, such as `5 used + 8 idle = 13 open, 1 closing`.
+
+    What was created and not destroyed is open or closing: the numbers add up in every picture.
+    """
+    closing = f", {stats.destroying} closing" if stats.destroying else ""
+    return f"{stats.active} used + {stats.idle} idle = {stats.count} open{closing}"
 
 
 def can_encode(stream: TextIO, glyphs: Glyphs) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 from ..sql.dialects import POSTGRESQL
-from ..sql.driver import LONGEST_KEPT
+from ..sql.driver import LONGEST_KEPT, Driver, DriverConnection
 from ..sql.parsing.tokens import tokens
-from ..sql.url import Target
+from ..sql.url import Secret, Target
 from .options import port
 
 # One message. Not DISCARD ALL, which would also drop the statements that the driver keeps ready:
@@ -50,8 +51,31 @@ def is_conflict(sqlstate: object) -> bool:
     return sqlstate in ("40001", "40P01")  # serialization failure, deadlock
 
 
+def is_cancellation(sqlstate: object) -> bool:
+    """Return whether the server has cancelled a statement, because it was told to."""
+    return sqlstate == "57014"  # query_canceled
+
+
 def is_demotion(sqlstate: object) -> bool:
     return sqlstate == "25006"  # read_only_sql_transaction
+
+
+def is_full(sqlstate: object, text: str) -> bool:
+    """Return whether a server, or PgBouncer, allows no more connections: psycopg gives no SQLSTATE
+    for an error of connecting."""
+    return sqlstate == "53300" or any(each in text for each in FULL)  # too_many_connections
+
+
+FULL = (
+    "sorry, too many clients already", "remaining connection slots are reserved",
+    "too many connections for ", "number of requested standby connections exceeds",
+    "no more connections allowed",
+)  # fmt: skip
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier that means exactly this."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def server_options(target: Target, options: dict[str, str]) -> dict[str, Any]:
@@ -147,7 +171,7 @@ RETYPED = frozenset({"42804", "42883"})  # datatype_mismatch, undefined_function
 
 
 def is_final(severity: str | None) -> bool:
-    """Of an error that the server sent: whether it ends the session. Its SQLSTATE does not tell:
+    """Of an error that the server sent: whether it ends the session. Its SQLSTATE does not show it:
     dblink gives those of another connection, and RAISE any."""
     return severity in ("FATAL", "PANIC")
 
@@ -160,3 +184,46 @@ def has_cursor(keyword: str, text: str) -> bool:
 CURSORS = frozenset({"SELECT", "VALUES", "TABLE", "WITH"})
 MODIFYING = re.compile(r"\b(insert|update|delete|merge)\b", re.IGNORECASE)
 CHANGING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "COPY", "MOVE"})
+
+
+LONGEST_NAME = 63  # bytes of an application_name
+
+
+def marked(name: str | None, mark: str) -> str:
+    """Return an application_name that ends with a mark."""
+    shown = (name or "").encode()[: LONGEST_NAME - 1 - len(mark)].decode(errors="ignore")
+    return f"{shown} {mark}".strip()
+
+
+class PostgresqlDriver(Driver):
+    """What errors of a server mean, by their SQLSTATE."""
+
+    marked_statement: ClassVar[str | None] = (
+        "select count(*) from pg_stat_activity where application_name like ?"
+    )
+
+    @property
+    def system_name(self) -> str:
+        return "postgresql"
+
+    async def connect(self, password: Secret | None) -> DriverConnection:
+        return await self._connect(password, None)
+
+    async def connect_marked(self, password: Secret | None, mark: str) -> DriverConnection:
+        return await self._connect(password, mark)
+
+    @abstractmethod
+    async def _connect(self, password: Secret | None, mark: str | None) -> DriverConnection:
+        """Open a connection; with a mark its application_name ends with that."""
+
+    def is_stopped(self, error: BaseException) -> bool:
+        return is_cancellation(getattr(error, "sqlstate", None))
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return is_conflict(getattr(error, "sqlstate", None))
+
+    def is_full(self, error: BaseException) -> bool:
+        return is_full(getattr(error, "sqlstate", None), str(error))
+
+    def is_demoted(self, error: BaseException) -> bool:
+        return is_demotion(getattr(error, "sqlstate", None))

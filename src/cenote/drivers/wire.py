@@ -1,4 +1,4 @@
-"""The socket below a driver: its system hears of the end before the event loop reads it."""
+"""The socket below a driver: the system learns of the end before the event loop reads it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Wire:
 
     def peer_closed(self) -> bool:
         """Whether the other side has closed it."""
-        return self._poll is not None and any(event & ~DATA for _, event in self._poll(0))
+        if self._poll is None:
+            return False
+        found = self._poll(0)
+        return bool(found) and any(event & ~DATA for _, event in found)
 
 
 def hang_up(transport: Any, abort: Callable[[], None]) -> None:

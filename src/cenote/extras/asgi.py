@@ -1,24 +1,45 @@
-"""A lifespan and a readiness check for Starlette, FastAPI and other ASGI frameworks.
+"""A lifespan, a readiness check and an exception handler for Starlette, FastAPI and other ASGI.
 
-app = Starlette(lifespan=lifespan(db, drain=5), routes=[Route("/ready", readiness(db))])
+app = FastAPI(lifespan=lifespan(db, drain=5))
+app.add_route("/ready", readiness(db))
+app.add_exception_handler(cenote.PoolError, unavailable)
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from logging import ERROR
-from typing import Any
+from logging import DEBUG, ERROR
+from math import ceil, inf
+from typing import Any, overload
+from weakref import WeakKeyDictionary
 
 from .. import options
+from ..errors import (
+    AcquireTimeoutError,
+    ConnectError,
+    PoolClosedError,
+    PoolOverloadedError,
+    ServiceUnavailableError,
+)
 from ..log import log
-from ..observe import phase_of
+from ..observe import last_attempt_failed, phase_of
 from ..pool import Pool
 from ..sql.database import Database
-from ..sql.view import given_name, pool_here
+from ..sql.view import given_name, is_disconnect, pool_here
 from ..states import CircuitState, Phase
 from .tracking import Target
+
+# What says that no connection is to be had now.
+AWAY = (
+    ConnectError, ServiceUnavailableError, AcquireTimeoutError, PoolOverloadedError,
+    PoolClosedError,
+)  # fmt: skip
+TRY_LATER = "The database is unavailable at the moment. Try again later."
+TRY_AGAIN = 1.0  # seconds between two attempts to connect, for a target that is not ready
+LONGEST_TRY = 10.0  # seconds of one
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -44,27 +65,21 @@ def lifespan(
     async def run(app: Any) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             for target in targets:
-                stack.push_async_callback(_close, target, drain)
+                stack.push_async_callback(target.close, drain=drain)
                 await target.open()
             yield
 
     return run
 
 
-async def _close(target: Target, drain: float | None) -> None:
-    try:
-        pool = _pool_of(target)
-        if drain is not None and pool is not None and not target.closed:
-            await pool.close(drain=drain)
-    finally:
-        await target.close()
-
-
 def readiness(*targets: Target, max_waiting: int | None = None, details: bool = True) -> Readiness:
     """Return an ASGI application that answers 200 or 503, for `Route(path, readiness(db))`.
 
-    A target is not ready if it is closed or draining, if its breaker is open, or if more than
-    `max_waiting` acquires are waiting. The check never acquires a connection.
+    A target is not ready if it is closed or draining, if its breaker is open, if the last attempt
+    to connect has failed, or if more than `max_waiting` acquires are waiting. The check does not
+    wait for a connection. While the last attempt is one that failed, each check sees to it that
+    another one is made in the background, at most one a second: a program that is not ready gets
+    no requests, by which it could find out.
 
     Args:
         targets: The pools and databases to check.
@@ -86,8 +101,18 @@ class Readiness:
         self._targets = targets
         self._max_waiting = max_waiting
         self._details = details
+        # The last attempt to connect of each, and when it began.
+        self._attempts: WeakKeyDictionary[Pool[Any], tuple[asyncio.Task[None] | None, float]]
+        self._attempts = WeakKeyDictionary()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    @overload
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None: ...
+
+    # What Starlette declares for `add_route()`; it calls what is not a function as an application.
+    @overload
+    async def __call__(self, scope: Any, /) -> Any: ...
+
+    async def __call__(self, scope: Any, receive: Any = None, send: Any = None) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"readiness answers HTTP requests, not {scope['type']!r}")
         method = scope["method"]
@@ -95,7 +120,21 @@ class Readiness:
             await _answer(send, 405, {"error": "GET or HEAD"}, (b"allow", b"GET, HEAD"))
             return
         status, body = self.look()
+        for target in self._targets:
+            self._try_again(target)
         await _answer(send, status, body, head=method == "HEAD")
+
+    def _try_again(self, target: Target) -> None:
+        """Connect in the background, if the last attempt failed and another one may be made."""
+        pool = _pool_of(target)
+        if pool is None or phase_of(pool) not in (Phase.NEW, Phase.OPEN):
+            return
+        if not last_attempt_failed(pool) or not _lets_pass(pool):
+            return
+        loop = asyncio.get_running_loop()
+        running, begun = self._attempts.get(pool, (None, -inf))
+        if (running is None or running.done()) and loop.time() - begun >= TRY_AGAIN:
+            self._attempts[pool] = loop.create_task(_connect(pool)), loop.time()
 
     def look(self) -> tuple[int, dict[str, Any]]:
         """Return the HTTP status and the body, for the running loop."""
@@ -117,6 +156,7 @@ class Readiness:
             phase in (Phase.NEW, Phase.OPEN)
             and not target.closed
             and _lets_pass(pool)
+            and not last_attempt_failed(pool)
             and (self._max_waiting is None or stats.waiting <= self._max_waiting)
         )
         return {
@@ -129,6 +169,50 @@ class Readiness:
             "waiting": stats.waiting,
             "max_size": pool.max_size,
         }
+
+
+async def unavailable(request: Any, error: Exception) -> Any:
+    """Answer 503 with Retry-After while the database is away: an exception handler.
+
+    It is for `app.add_exception_handler(cenote.PoolError, unavailable)` of FastAPI and Starlette.
+    It answers `ConnectError`, `ServiceUnavailableError`, `AcquireTimeoutError`,
+    `PoolOverloadedError`, `PoolClosedError`, and errors of lost connections, as `is_disconnect()`
+    knows them; every other error is raised again. Retry-After is the `retry_after` of the error,
+    rounded up, or 1. A websocket is closed with code 1013, "try again later".
+
+    Args:
+        request: The request, of which only the scope is read.
+        error: The error.
+
+    Returns the response, an ASGI application.
+    """
+    if not (isinstance(error, AWAY) or is_disconnect(error)):
+        raise error
+    if request.scope["type"] == "websocket":
+        await request.close(code=1013)
+        return None
+    return Unavailable(getattr(error, "retry_after", None))
+
+
+class Unavailable:
+    """The ASGI application that `unavailable()` returns."""
+
+    def __init__(self, retry_after: float | None) -> None:
+        self.status_code: int = 503  # as logging middleware reads it from a response
+        self._seconds = 1 if retry_after is None else max(1, ceil(retry_after))
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        seconds = str(self._seconds).encode()
+        head = scope["method"] == "HEAD"
+        await _answer(send, 503, {"detail": TRY_LATER}, (b"retry-after", seconds), head=head)
+
+
+async def _connect(pool: Pool[Any]) -> None:
+    try:
+        async with pool.acquire(timeout=LONGEST_TRY):
+            pass
+    except Exception as error:
+        log(DEBUG, "%r: tried to connect for the readiness check: %r", pool, error)
 
 
 def _pool_of(target: Target) -> Pool[Any] | None:

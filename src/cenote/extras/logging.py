@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from .. import observe
-from ..errors import seconds
 from ..log import PREFIX, log
 from ..log import logger as cenote_logger
+from ..mask import explained
+from ..messages import seconds
 from ..observe import EventKind
 from ..pool import Pool
 from .tracking import PoolTracker, Target
@@ -24,11 +25,19 @@ KINDS: Final = tuple(EventKind)
 # Without the events of every acquire, and without those that the pool logs by itself.
 DEFAULT: Final = (
     EventKind.OPENED, EventKind.CLOSED, EventKind.CREATED, EventKind.DESTROYED, EventKind.TIMEOUT,
-    EventKind.CANCELLED, EventKind.REJECTED, EventKind.CHECK_FAILED,
+    EventKind.CANCELLED, EventKind.FAILED, EventKind.REFUSED, EventKind.REJECTED,
+    EventKind.CHECK_FAILED,
 )  # fmt: skip
 FIELDS: Final = tuple(
-    PREFIX + name for name in ("pool", "event", "task", "seconds", "reason", "error")
+    PREFIX + name for name in ("pool", "event", "task", "seconds", "reason", "error", "lane")
 )  # attributes of the log records
+# What comes next, where neither the kind nor the error says so.
+NEXT: Final = {
+    EventKind.REJECTED: "the resource is destroyed",
+    EventKind.CHECK_FAILED: "the resource is destroyed",
+    EventKind.FAILED: "the slot is free for the next",
+    EventKind.CREATE_FAILED: "the slot is free for the next",
+}
 
 
 def attach(
@@ -71,17 +80,21 @@ def attach(
 
 
 def sentence(event: observe.PoolEvent, name: str) -> str:
-    """Return the event as one line of text."""
+    """Return the event as one line of text: what happened, why, and what comes next."""
     parts = [f"pool {name!r}: {event.kind}"]
     if event.reason is not None:
         parts.append(f"({event.reason})")
     if event.task is not None:
         parts.append(f"by task {event.task!r}")
+    if event.lane is not None:
+        parts.append(f"in lane {event.lane!r}")
     if event.duration is not None:
         parts.append(f"after {seconds(event.duration)}")
     if event.error is not None:
-        parts.append(f"with {type(event.error).__name__}")
-    return " ".join(parts)
+        parts.append(f"with {' '.join(explained(event.error).split())}")
+    line = " ".join(parts)
+    following = NEXT.get(event.kind)
+    return line if following is None else f"{line}; {following}"
 
 
 def fields(event: observe.PoolEvent, name: str) -> dict[str, Any]:
@@ -96,4 +109,5 @@ def fields(event: observe.PoolEvent, name: str) -> dict[str, Any]:
         "seconds": event.duration,
         "reason": None if event.reason is None else str(event.reason),
         "error": None if event.error is None else type(event.error).__name__,
+        "lane": event.lane,
     }

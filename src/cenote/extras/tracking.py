@@ -6,15 +6,18 @@ import weakref
 from collections.abc import Callable
 from itertools import count
 from threading import RLock
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from .. import observe
+from ..observe import LaneStats, RefusalReason, Stats
 from ..pool import Pool
 from ..sql.database import Database
 from ..sql.view import database_of
 
 W = TypeVar("W")
 Target = Pool[Any] | Database
+# How an acquire ends, unless it is refused.
+ENDS: Final = "begun", "acquired", "timeouts", "cancelled", "failed"
 
 
 class PoolTracker(Generic[W]):
@@ -81,3 +84,31 @@ class PoolTracker(Generic[W]):
             if reference not in self._watches and not pool.closed:
                 name = f"pool-{next(self._numbers)}" if pool.name is None else pool.name
                 self._watches[reference] = self._attach(pool, name)
+
+
+class Ends:
+    """How the acquires of one pool ended, outside of its lanes and in each of them.
+
+    What is outside is a difference of numbers that are not read at the same instant, so it may
+    come out too small by what has just happened. A counter must never fall: the last value holds.
+    """
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest: dict[str, int] = {}
+
+    def of(self, stats: Stats | LaneStats) -> dict[str, int]:
+        """Return the ends by name, the reasons of refusals among them, of a pool or a lane."""
+        found = {name: getattr(stats, name) for name in ENDS}
+        return found | {str(reason): stats.refused.get(reason, 0) for reason in RefusalReason}
+
+    def rest(self, stats: Stats, lanes: list[LaneStats]) -> dict[str, int]:
+        """Return the same for what is in no lane."""
+        found = self.of(stats)
+        for lane in lanes:
+            for name, number in self.of(lane).items():
+                found[name] -= number
+        for name, number in found.items():
+            found[name] = self._rest[name] = max(number, self._rest.get(name, 0))
+        return found

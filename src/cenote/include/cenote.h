@@ -75,7 +75,7 @@ typedef struct {
     int (*pool_check)(PyObject *object);
 
     /* The awaitable (and async context manager) that pool.acquire(timeout) gives. A timeout below 0
-     * is the pool's default, infinity waits for ever. */
+     * is the pool's default, infinity waits without a limit. */
     PyObject *(*acquire)(PyObject *pool, double timeout);
 
     /* Acquire without Python: `done` is called later by the running loop of this thread. Gives a
@@ -84,7 +84,7 @@ typedef struct {
     PyObject *(*acquire_call)(PyObject *pool, double timeout, Cenote_Completion done, void *data,
                               Cenote_Free free_data);
 
-    /* Give up waiting, in O(1): 1 if `done` will hear CancelledError; 0 if it was called before, or
+    /* Give up waiting, in O(1): 1 if `done` will get CancelledError; 0 if it was called before, or
      * never will be because the loop is closed. */
     int (*ticket_cancel)(PyObject *ticket);
 
@@ -106,7 +106,7 @@ typedef struct {
     Py_ssize_t (*active_count)(PyObject *pool);
     Py_ssize_t (*waiting_count)(PyObject *pool);
 
-    /* Hear of events. Gives a subscription, to be kept until it is passed to unsubscribe or dropped;
+    /* Subscribe to events. Gives a subscription, to be kept until it is passed to unsubscribe or dropped;
      * dropping it does not unsubscribe. */
     PyObject *(*subscribe)(PyObject *pool, Cenote_Listener listener, void *data, Cenote_Free free_data);
     int (*unsubscribe)(PyObject *subscription);

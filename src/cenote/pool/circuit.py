@@ -1,14 +1,16 @@
-"""The circuit breaker of a pool: who passes, what the strategy is told, and how it is switched."""
+"""The circuit breaker of a pool: who passes, what the strategy learns, how it is switched."""
 
 from __future__ import annotations
 
 from functools import partial
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from .. import errors
+from .. import messages
 from .._core import Claim
-from ..events import EventKind
+from ..breaker import is_settled
+from ..errors import ServiceUnavailableError
+from ..events import EventKind, RefusalReason
 from ..mask import explained
 from ..states import CircuitState, ClaimState
 
@@ -16,16 +18,26 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
+WORDS: Final = {  # as everybody else calls the states
+    CircuitState.ACTIVE: "closed",
+    CircuitState.INACTIVE: "open",
+    CircuitState.RECOVERING: "half-open",
+}
+
+
 class Circuit:
     """Asks and informs the strategy; the core counts who may pass."""
 
-    __slots__ = ("_engine", "failure", "since")
+    __slots__ = ("_engine", "_failures", "broken", "cause", "failure", "since")
 
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
         self.since: float | None = None  # loop time of the last switch
+        self.broken: float | None = None  # loop time at which it left ACTIVE; None: it is ACTIVE
         # The last failure that was reported, in words: its traceback has the variables of others.
         self.failure: str | None = None
+        self._failures = 0  # how many were reported since the last switch
+        self.cause: str | None = None  # the failure before the last switch, if there was one
 
     # -- switching ---------------------------------------------------------------------------------
 
@@ -45,17 +57,23 @@ class Circuit:
         if core.circuit is state:
             return
         before = core.circuit
+        now = engine.history.catch_up()
         core.set_circuit(state)
-        self.since = engine.time()
+        self.since = now
+        if before is CircuitState.ACTIVE:
+            self.broken = now
         engine.signals.log(
             WARNING if state is CircuitState.INACTIVE else INFO,
-            "circuit breaker %s -> %s", before, state,
+            "circuit breaker %s -> %s (%s): %s", before, state, WORDS[state], self._why(now),
             event=EventKind.STATE_CHANGED, reason=str(state),
         )  # fmt: skip
+        if state is CircuitState.ACTIVE:
+            self.broken = None
+        self.cause = self.failure if self._failures else None
+        self._failures = 0
         if state is CircuitState.INACTIVE:
             self.refuse_all()
-        if engine.subscribers:
-            engine.signals.emit(EventKind.STATE_CHANGED, reason=state)
+        engine.signals.note(EventKind.STATE_CHANGED, reason=state)
         engine.signals.changed()
         engine.advance()
 
@@ -63,7 +81,29 @@ class Circuit:
         """Fail every claim that waits or was granted something."""
         for claim in self._engine.core.pending():
             if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
-                self._engine.claims.fail(claim, self.unavailable())
+                self._engine.claims.refuse(claim, RefusalReason.CIRCUIT, self.unavailable())
+
+    def _why(self, now: float) -> str:
+        """Why it was switched, and what follows, for the log."""
+        state = self._engine.core.circuit
+        if state is CircuitState.ACTIVE:
+            if self.broken is None:
+                return "every acquire passes"
+            return f"every acquire passes again, after {messages.seconds(now - self.broken)}"
+        if state is CircuitState.RECOVERING:
+            limit = self._engine.core.recovering_limit
+            return f"{limit} acquire{'s' * (limit > 1)} at a time may pass as a probe"
+        count = self._failures
+        if not count:
+            why = "no failure was reported since the last change"
+        elif count == 1:
+            why = f"1 failure since the last change: {self.failure}"
+        else:
+            why = f"{count} failures since the last change, the last one: {self.failure}"
+        wait = self.retry_after()
+        if wait is None:
+            return f"{why}; no probe is due, pool.recover() or pool.activate() lets acquires pass"
+        return f"{why}; the next probe is due in {messages.seconds(wait)}"
 
     # -- passing -----------------------------------------------------------------------------------
 
@@ -80,16 +120,35 @@ class Circuit:
     def admit_or_raise(self, claim: Claim) -> None:
         """Raise ServiceUnavailableError if this claim may not pass."""
         if not self.admit(claim):
-            raise self.unavailable()
+            error = self.unavailable()
+            raise self._engine.accounts.refused(claim, RefusalReason.CIRCUIT, error)
 
-    def unavailable(self) -> errors.ServiceUnavailableError:
+    def unavailable(self) -> ServiceUnavailableError:
         """The error of an acquire that may not pass."""
         engine = self._engine
         since = None if self.since is None else engine.time() - self.since
         core = engine.core
-        return errors.unavailable(
-            engine.name, core.circuit, since, self.failure, core.recovering_limit
+        return messages.unavailable(
+            engine.name,
+            core.circuit,
+            since,
+            self.failure,
+            core.recovering_limit,
+            self.retry_after(),
         )
+
+    def retry_after(self) -> float | None:
+        """Seconds until the strategy would let a probe pass; None: not known, or by hand only."""
+        engine = self._engine
+        ask = getattr(engine.strategy, "retry_after", None)
+        if ask is None:
+            return None
+        try:
+            answer = engine.call_out(ask)
+            return None if answer is None else float(answer)
+        except BaseException as raised:
+            engine.contain(raised, "the strategy failed in retry_after()")
+            return None
 
     def _should_recover(self) -> bool:
         engine = self._engine
@@ -110,6 +169,8 @@ class Circuit:
         strategy = engine.strategy
         if strategy is None or not engine.core.reports(probe):
             return
+        if is_settled(strategy) and engine.core.circuit is CircuitState.ACTIVE:
+            return
         try:
             engine.call_out(strategy.report_success, engine.pool)
         except BaseException as raised:
@@ -124,6 +185,7 @@ class Circuit:
         if probe is not None and not engine.core.reports(probe):
             return
         self.failure = explained(error)
+        self._failures += 1
         strategy = engine.strategy
         if strategy is None:
             return

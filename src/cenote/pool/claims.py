@@ -7,10 +7,13 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import errors
+from .. import messages
 from .._core import Claim, Slot
-from ..events import EventKind, task_name
+from ..errors import AcquireTimeoutError
+from ..events import EventKind, RefusalReason, lane_name, task_name
+from ..mask import explained
 from ..states import ClaimState, Handover, SlotState
+from .circles import find_circle
 from .waiter import Waiter
 
 if TYPE_CHECKING:
@@ -38,17 +41,29 @@ class Claims:
         engine = self._engine
         if engine.hold_warning is not None:
             engine.maintenance.expect(claim.since + engine.hold_warning)
-        if engine.subscribers:
+        if engine.on_acquired:
             waited = claim.since - claim.began
-            engine.signals.emit(EventKind.ACQUIRED, slot.resource, claim.task, duration=waited)
+            engine.signals.emit(
+                EventKind.ACQUIRED,
+                slot.resource,
+                claim.task,
+                lane=lane_name(claim),
+                duration=waited,
+            )
 
     # -- failing -----------------------------------------------------------------------------------
 
     def fail(self, claim: Claim, error: BaseException) -> None:
         """End the claim with this error; what it was granted goes to the next."""
         claim.waiter.wake()  # first: if this is broken off, it is woken for nothing, and waits on
+        self._engine.lanes.note_time()
         self._engine.core.fail(claim, error)
         self.pass_on(claim)
+
+    def refuse(self, claim: Claim, reason: RefusalReason, error: BaseException) -> None:
+        """The same, by a decision of the pool: counted as refused."""
+        self.fail(claim, error)
+        self._engine.accounts.refused(claim, reason, error)
 
     def pass_on(self, claim: Claim) -> None:
         """Give what this claim was granted to the next waiter, or back to idle."""
@@ -64,6 +79,29 @@ class Claims:
                 engine.settle(slot)
         engine.advance()
 
+    def shed(self, claim: Claim) -> None:
+        """Refuse a claim that is next, and has waited too long in an overloaded pool."""
+        engine = self._engine
+        core = engine.core
+        waited = engine.time() - claim.queued_at
+        error = messages.shed(
+            engine.name, lane_name(claim), waited, core.queue_target or 0.0, core.waiting - 1,
+            self.retry_after(),
+        )  # fmt: skip
+        self.refuse(claim, RefusalReason.SHED, error)
+
+    def retry_after(self) -> float | None:
+        """In how many seconds all that wait now will have been served, as fast as until now.
+
+        None if nothing has come back yet; with a `queue_target` at least its interval.
+        """
+        core = self._engine.core
+        least = None if core.queue_target is None else core.queue_interval
+        if not core.released:
+            return least
+        expected = core.hold_time / core.released * (core.waiting + 1) / max(1, core.max_size)
+        return max(expected, least or 0.0)
+
     def time_out(self, claim: Claim) -> None:
         """Fail a claim whose deadline has passed while it waits, or is inspected."""
         error = self.timed_out(claim)
@@ -71,33 +109,57 @@ class Claims:
         if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
             self.fail(claim, error)
 
-    def timed_out(self, claim: Claim) -> errors.AcquireTimeoutError:
+    def timed_out(self, claim: Claim) -> AcquireTimeoutError:
         """Count and emit the timeout of this claim, and make its error."""
         engine = self._engine
         core = engine.core
-        timeout = 0.0 if claim.deadline is None else claim.deadline - claim.began
-        error = errors.acquire_timeout(
+        full = engine.creations.full
+        timeout, limit = 0.0 if claim.deadline is None else claim.deadline - claim.began, None
+        if claim.wait_timeout is not None:
+            limit = "timeout"
+            if claim.waiter.limited:
+                timeout, limit = claim.wait_timeout, "wait_timeout"
+        error = messages.acquire_timeout(
             engine.name,
             timeout,
             (core.active, core.idle_count, core.waiting),
             *engine.deadlines.snapshot().but(claim),
             circle=bool(core.deadlock(claim, True)),
+            limit=limit,
+            full=None if full is None else explained(full),
+            lane=lane_name(claim),
+            at_limit=claim.lane is not None and not claim.placed,
+            lent=engine.lending.sentence(),
+            retry_after=self.retry_after(),
         )
-        if engine.factory_failures != claim.failures:
+        if full is not None:
+            error.__cause__ = full
+        elif engine.factory_failures != claim.failures:
             error.__cause__ = engine.creations.last_error
-        engine.totals.timeouts += 1
-        if engine.subscribers:
-            waited = engine.time() - claim.began
-            engine.signals.emit(EventKind.TIMEOUT, task=claim.task, duration=waited, error=error)
+        engine.accounts.timed_out(claim, error)
         return error
+
+    def end_waits(self) -> None:
+        """No factory runs any more: time out the claims that stayed because one did."""
+        for claim in self._engine.core.pending():
+            if claim.wait_timeout is not None and claim.state is ClaimState.WAITING:
+                waiter = claim.waiter
+                if waiter.outwaited:
+                    waiter.limited = True
+                    self.time_out(claim)
 
     def check_deadlock(self, claim: Claim) -> None:
         """Raise PoolDeadlockError if this claim could never be served."""
         engine = self._engine
-        leases = sorted(engine.core.deadlock(claim, False), key=lambda lease: lease.lease_seq)
+        leases = engine.core.deadlock(claim, False)
+        lane: str | None = None
+        if not leases and engine.lanes.records:
+            leases, lane = find_circle(engine.core, claim), lane_name(claim)
         if leases:
+            leases.sort(key=lambda lease: lease.lease_seq)
             names = dict.fromkeys(task_name(lease.task) for lease in leases)
-            raise errors.deadlock(engine.name, list(names), len(leases))
+            error = messages.deadlock(engine.name, list(names), len(leases), lane)
+            raise engine.accounts.refused(claim, RefusalReason.DEADLOCK, error)
 
     # -- a wait that was broken off ----------------------------------------------------------------
 
@@ -112,6 +174,7 @@ class Claims:
     def give_up(self, claim: Claim) -> None:
         """End a claim that is not driven any more."""
         engine = self._engine
+        engine.lanes.note_time()
         if claim.state is ClaimState.ASKING:
             engine.core.dismiss(claim)
             engine.advance()
@@ -122,9 +185,8 @@ class Claims:
     def _cancelled(self, claim: Claim) -> None:
         if claim.state not in PENDING:
             return  # it has failed, and the cancellation only hides that
-        engine = self._engine
-        engine.totals.cancelled += 1
-        self.give_up(claim)
-        if engine.subscribers:
-            waited = engine.time() - claim.began
-            engine.signals.emit(EventKind.CANCELLED, task=claim.task, duration=waited)
+        self._engine.history.catch_up()
+        try:
+            self.give_up(claim)
+        finally:
+            self._engine.accounts.cancelled(claim)

@@ -12,8 +12,9 @@ from logging import WARNING
 from math import isinf
 from typing import TYPE_CHECKING, Any
 
-from .. import errors
-from ..events import DestroyReason, EventKind
+from .. import messages
+from ..errors import Undone
+from ..events import DestroyReason, EventKind, RefusalReason
 from ..states import CLOSING, ClaimState, ClosingState, Phase
 from ..timer import Timer
 from .holders import holders_of
@@ -67,12 +68,19 @@ class Closing:
         engine.step(engine.advance)
         if self.state is not ClosingState.ANNOUNCED:
             await self._wait()
+        await engine.lending.ended()
         failed = self.operation.errors
         if first and failed:
             plural = "s" * (len(failed) > 1)
             raise BaseExceptionGroup(
-                f"{errors.label(engine.name)}: {len(failed)} destructor{plural} failed", failed
+                f"{messages.label(engine.name)}: {len(failed)} destructor{plural} failed", failed
             )
+
+    def terminate(self) -> None:
+        """As a step: do what close() does without waiting, also in the middle of a drain."""
+        if self.state is ClosingState.OPEN or self.state is ClosingState.DRAINING:
+            self.shut()
+            self._engine.advance()
 
     def shut(self) -> None:
         """Close in one step; `finish` follows when the hooks under way are done."""
@@ -95,9 +103,10 @@ class Closing:
         tasks = engine.hooks.tasks
         if not tasks and self.state is ClosingState.CLOSED:
             self.move("announce")
-            if engine.subscribers:
-                engine.signals.emit(EventKind.CLOSED)
-            engine.subscribers = ()
+            engine.signals.note(EventKind.CLOSED)
+            engine.signals.set(())
+        if self.state is ClosingState.ANNOUNCED and not engine.core.total:
+            engine.lending.end()
         calling = {task for closer in self._closers for task in closer.inside}
         for closer in [*self._closers]:
             if not tasks - (calling if closer.inside else set()) and not closer.future.done():
@@ -118,6 +127,7 @@ class Closing:
             engine.maintenance.stop()
             engine.deadlines.stop()
             engine.core.move("close")
+            engine.lending.end()
 
     # -- inner -------------------------------------------------------------------------------------
 
@@ -150,7 +160,7 @@ class Closing:
             return
         holders = holders_of(engine.core, engine.time())
         if holders:
-            who = "; ".join(errors.describe(holder) for holder in holders)
+            who = "; ".join(messages.describe(holder) for holder in holders)
             engine.signals.log(WARNING, "the drain is over, and not everything came back: %s", who)
         self.shut()
 
@@ -162,13 +172,14 @@ class Closing:
         self._drain.stop()
         for claim in core.pending():
             if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
-                engine.claims.fail(claim, errors.closed(engine.name))
+                error = messages.closed(engine.name)
+                engine.claims.refuse(claim, RefusalReason.CLOSED, error)
         engine.creations.last_error = None
         engine.signals.changed()
         calling = engine.hooks.calling()
         for task in (*engine.creations.tasks.values(), engine.maintenance.check):
             if task is not None and task not in calling:
-                task.cut(errors.Undone())
+                task.cut(Undone())
         self.follow(engine.destructions.destroy_idle(DestroyReason.CLOSED, core.idle_slots()))
         self.move("empty")
         self.finish()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 from logging import DEBUG, WARNING
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import errors
+from .. import messages
 from .._core import Slot
+from ..errors import BackendFullError, PoolError, Undone, Withheld
 from ..events import DestroyReason, EventKind
 from ..hooks import drop, is_awaitable
 from ..states import Phase
@@ -27,7 +29,10 @@ LIFETIME_JITTER: Final = 0.1  # so that resources made together do not end toget
 class Creations:
     """What is being made, and the last failure of the factory."""
 
-    __slots__ = ("_engine", "_failed_at", "last_error", "listeners", "tasks")
+    __slots__ = (
+        "_engine", "_failed_at", "failing", "full", "full_since", "is_sync", "last_error",
+        "listeners", "tasks", "word_timeout",
+    )  # fmt: skip
 
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
@@ -35,32 +40,51 @@ class Creations:
         self.listeners: list[list[BaseException]] = []  # the failures of each open() under way
         self.last_error: BaseException | None = None  # of the factory; see forget_failure
         self._failed_at = 0.0  # loop time of that error
+        self.failing: bool = False  # the last creation that ended has failed
+        self.is_sync: bool = (
+            engine.core.sync_factory
+        )  # while it is full, the core waits all the same
+        # What the factory said when the backend had no room; None: it has, as far as is known.
+        self.full: BackendFullError | None = None
+        self.full_since: float = 0.0  # loop time of the first such error
+        # Makes the error of a factory that took longer than so many seconds.
+        self.word_timeout: Callable[[float], PoolError] = partial(
+            messages.create_timeout, engine.name
+        )
 
     def fill(self, least: int = 0) -> None:
-        """Start what is missing to min_size, or to `least`."""
+        """Start what is missing to min_size, or to `least`, unless the backend is full."""
         core = self._engine.core
+        if self.full is not None:
+            return
         while core.shortage() or core.count + core.opening < least:
             slot = core.permit_for_pool()
             if slot is None:
                 return
             self.start(slot)
 
-    def start(self, slot: Slot, made: Any = None, context: Context | None = None) -> None:
-        """Create in a task of the pool. `made`: the awaitable that the factory has returned."""
+    def start(
+        self,
+        slot: Slot,
+        made: Any = None,
+        context: Context | None = None,
+        told: asyncio.Future[BaseException | None] | None = None,
+    ) -> None:
+        """Create in a task of the pool. `made`: the awaitable that the factory has returned;
+        `told`: of a probe, which gets the error instead of a waiter."""
         engine = self._engine
-        settings = engine.settings
-        limit, began = settings.create_timeout, engine.time()
+        limit, began = engine.settings.create_timeout, engine.time()
         work = HookTask(
             engine.hooks,
-            settings.factory if made is None else None,
+            engine.lending.factory if made is None else None,
             awaitable=made,
             timeout=limit,
-            overrun=lambda: errors.create_timeout(engine.name, limit),
-            done=partial(self._created, slot, began),
+            overrun=lambda: self.word_timeout(limit),
+            done=partial(self._created, slot, began, told),
             late=partial(self._destroy_late, began),
             slot=slot,
             context=engine.context.copy() if context is None else context,
-            name=f"cenote factory of {errors.label(engine.name)}",
+            name=f"cenote factory of {messages.label(engine.name)}",
         )
         if not work.finished:
             self.tasks[slot] = work
@@ -71,23 +95,58 @@ class Creations:
         context = engine.context.copy()
         began = engine.time()
         try:
-            made = engine.call_out(context.run, engine.settings.factory)
+            made = engine.call_out(context.run, engine.lending.factory)
+        except BackendFullError as error:
+            self._refused(slot, error)
+            return False
+        except Withheld:
+            self._withheld(slot)
+            return False
         except BaseException as error:
-            self._failed(slot, error, to_waiter=False)
+            self._failed(slot, error, began, to_waiter=False)
             raise
         if made is None:
-            nothing = errors.made_nothing(engine.name)
-            self._failed(slot, nothing, to_waiter=False)
+            nothing = messages.made_nothing(engine.name)
+            self._failed(slot, nothing, began, to_waiter=False)
             raise nothing
         if not is_awaitable(made):
             self._opened(slot, made, began)
+            if engine.settings.max_creating is not None:
+                engine.advance()  # another one may be made
             return True
-        engine.core.sync_factory = False
+        engine.core.sync_factory = self.is_sync = False
         if start or not drop(made):
             self.start(slot, made, context)
         else:
             engine.core.fail_slot(slot)
         return False
+
+    async def probe(self) -> bool:
+        """Make one resource, also while the breaker is open. False: there is no room for one.
+
+        Raises what the factory raises, which no waiter gets then.
+        """
+        engine = self._engine
+        await engine.steps.turn()
+        engine.step(engine.enter)
+        told = asyncio.get_running_loop().create_future()
+        if not engine.step(self._start_probe, told):
+            return False
+        error = await told
+        if isinstance(error, Withheld):
+            return False
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # no cycle through this frame
+        return True
+
+    def _start_probe(self, told: asyncio.Future[BaseException | None]) -> bool:
+        slot = self._engine.core.permit_for_pool()
+        if slot is not None:
+            self.start(slot, told=told)
+        return slot is not None
 
     def forget_failure(self) -> bool:
         """Let go of the factory's last error, unless a claim waits that may time out because of it:
@@ -96,23 +155,41 @@ class Creations:
         first = core.first
         if core.granted_count or (first is not None and first.began <= self._failed_at):
             return False
+        if core.lanes and any(claim.began <= self._failed_at for claim in core.waiters()):
+            return False  # with priorities the first is not the oldest
         self.last_error = None
         return True
 
-    def _created(self, slot: Slot, began: float, made: Any, error: BaseException | None) -> None:
+    def _created(
+        self,
+        slot: Slot,
+        began: float,
+        told: asyncio.Future[BaseException | None] | None,
+        made: Any,
+        error: BaseException | None,
+    ) -> None:
         """The task of a factory is done. `made` beside an error: it was cut off and came late."""
         self.tasks.pop(slot, None)
-        if isinstance(error, errors.Undone):
+        if made is None and error is None:
+            error = messages.made_nothing(self._engine.name)
+        if told is not None and not told.done():
+            undone = isinstance(error, Undone)
+            told.set_result(messages.closed(self._engine.name) if undone else error)
+        if isinstance(error, Undone):
             self._undone(slot, began, made)
+        elif isinstance(error, BackendFullError):
+            self._refused(slot, error)
+        elif isinstance(error, Withheld):
+            self._withheld(slot)
         elif made is None:
-            nothing = error or errors.made_nothing(self._engine.name)
-            self._failed(slot, nothing, to_waiter=True)
+            assert error is not None
+            self._failed(slot, error, began, to_waiter=told is None)
         else:
             self._opened(slot, made, began)
             if error is None:
                 self._engine.settle(slot)
             else:
-                self._note_failure(error, to_waiter=True)
+                self._note_failure(error, began, to_waiter=told is None)
                 self._engine.destructions.destroy(slot, DestroyReason.LATE)
 
     def _undone(self, slot: Slot, began: float, made: Any) -> None:
@@ -129,9 +206,50 @@ class Creations:
         else:
             engine.destructions.destroy(slot, DestroyReason.OPEN_FAILED)
 
+    def _refused(self, slot: Slot, error: BackendFullError) -> None:
+        """The backend is full: nobody gets this error; it is tried again after a while."""
+        engine = self._engine
+        if self.full is None:
+            self.full_since = engine.time()
+        self.full = error
+        engine.core.sync_factory = False  # what waits stays in the queue
+        engine.core.fail_slot(slot)
+        engine.maintenance.await_room(error)
+        engine.claims.end_waits()
+        engine.signals.changed()
+        engine.advance()
+
+    def _withheld(self, slot: Slot) -> None:
+        """The capacity is not lent any more: nobody gets an error, and a resize brings more."""
+        engine = self._engine
+        engine.core.fail_slot(slot)
+        engine.lending.withhold()
+        engine.claims.end_waits()
+        engine.signals.changed()
+        engine.advance()
+
+    def try_again(self) -> None:
+        """Look with one creation whether the backend has room again, if somebody wants it."""
+        core = self._engine.core
+        wanted = core.demand() or core.shortage() or self.listeners
+        slot = core.permit_for_pool() if wanted else None
+        if slot is not None:
+            self.start(slot)
+        else:
+            self.found_room()
+            self._engine.advance()
+
+    def found_room(self) -> None:
+        """As far as is known the backend is not full (any more)."""
+        self.full = None
+        self._engine.core.sync_factory = self.is_sync
+
     def _opened(self, slot: Slot, made: Any, began: float) -> None:
         engine = self._engine
-        now = engine.time()
+        if self.full is not None:
+            self.found_room()
+        self.failing = False
+        now = engine.history.catch_up()
         lifetime = engine.settings.max_lifetime
         expires_at = inf
         if lifetime is not None:
@@ -139,21 +257,21 @@ class Creations:
         engine.core.open_slot(slot, made, expires_at)
         engine.totals.created += 1
         engine.maintenance.created()
-        if engine.subscribers:
-            engine.signals.emit(EventKind.CREATED, made, duration=now - began)
+        engine.signals.note(EventKind.CREATED, made, duration=now - began)
         engine.signals.changed()
 
-    def _failed(self, slot: Slot, error: BaseException, *, to_waiter: bool) -> None:
+    def _failed(self, slot: Slot, error: BaseException, began: float, *, to_waiter: bool) -> None:
         self._engine.core.fail_slot(slot)
-        self._note_failure(error, to_waiter=to_waiter)
+        self._note_failure(error, began, to_waiter=to_waiter)
         self._engine.advance()
 
-    def _note_failure(self, error: BaseException, *, to_waiter: bool) -> None:
+    def _note_failure(self, error: BaseException, began: float, *, to_waiter: bool) -> None:
         """A factory failed: first the oldest waiter gets the error, then the strategy."""
         engine = self._engine
         failed = isinstance(error, Exception)  # else it says nothing about the backend
         if failed:
             engine.factory_failures += 1
+            self.failing = True
         for failures in self.listeners:
             failures.append(error)
         oldest = engine.core.first if to_waiter else None
@@ -164,11 +282,25 @@ class Creations:
             self.last_error, self._failed_at = error, engine.time()
             if not self.forget_failure():
                 engine.maintenance.remember()
+        delay = engine.maintenance.failed()
         if not isinstance(error, asyncio.CancelledError):
             # The waiter gets the error anyway: no flood of warnings in an outage.
             level = WARNING if to_waiter and oldest is None else DEBUG
-            engine.signals.log(level, "the factory failed", error=error)
-        engine.maintenance.failed()
+            what = engine.words.of("factory", "the factory")
+            if delay is not None and engine.core.shortage():
+                engine.signals.explain(
+                    level,
+                    error,
+                    "min_size is tried again in %s",
+                    messages.seconds(delay),
+                    what=what,
+                )
+            else:
+                engine.signals.explain(level, error, what=what)
+        took = engine.time() - began
+        engine.signals.note(EventKind.CREATE_FAILED, duration=took, error=error)
+        if oldest is not None:
+            engine.accounts.ended(oldest, error)
         if failed:
             engine.circuit.report_failure(error, None)
         engine.signals.changed()
@@ -178,7 +310,8 @@ class Creations:
         if made is None:
             return
         engine = self._engine
-        engine.signals.log(WARNING, "a factory came back after it was given up")
+        what = engine.words.of("factory", "a factory")
+        engine.signals.log(WARNING, "%s came to an end after it was given up", what)
         engine.totals.created += 1
         if engine.subscribers:
             took = asyncio.get_running_loop().time() - began

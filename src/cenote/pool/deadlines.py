@@ -52,11 +52,13 @@ class DeadlineTimer:
         """As a step: fail every claim that has waited too long."""
         engine = self._engine
         core = engine.core
-        due = self._timer.now(engine.time())
+        due = self._timer.now(engine.history.catch_up())
         core.alarm_at = inf
         self._expiring = True
         try:
             while (claim := core.expired(due)) is not None:
+                if claim.wait_timeout is not None and claim.waiter.extend():
+                    continue
                 if claim.state is ClaimState.WAITING or is_inspected(claim):
                     engine.claims.time_out(claim)
         finally:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from logging import DEBUG, ERROR
 from typing import TYPE_CHECKING, Any
 
-from .. import errors
+from .. import messages
 from .._core import Slot
+from ..errors import HookTimeoutError
 from ..events import DestroyReason, EventKind
 from ..hooks import drop, is_async, is_awaitable
 from ..log import log
@@ -94,7 +95,9 @@ class Destructions:
             engine.hooks,
             awaitable=result,
             timeout=limit,
-            overrun=lambda: errors.hook_timeout(engine.name, "destructor", limit),
+            overrun=lambda: messages.hook_timeout(
+                engine.name, "destructor", limit, engine.words.of("destructor")
+            ),
             done=lambda _, error: self._destroyed(resource, reason, slot, operation, error),
             slot=slot,
             operation=operation,
@@ -102,7 +105,7 @@ class Destructions:
             # The pool of a late one may be unbound by now.
             loop=asyncio.get_running_loop() if slot is None else None,
             context=engine.context.copy(),
-            name=f"cenote destructor of {errors.label(engine.name)}",
+            name=f"cenote destructor of {messages.label(engine.name)}",
         )
         return operation
 
@@ -115,18 +118,20 @@ class Destructions:
     ) -> Operation:
         """The resource is gone: free its slot, count it, and serve the next."""
         engine = self._engine
+        destroyed = engine.totals.destroyed
         if slot is not None:
             engine.core.finish(slot)
-        engine.totals.count_destroyed(reason)
-        if isinstance(error, errors.HookTimeoutError):
+        destroyed[reason] = destroyed.get(reason, 0) + 1  # no call: freed and counted, or neither
+        if isinstance(error, HookTimeoutError):
             about = {"pool": engine.name}
             log(ERROR, "%s; its slot is free again", error, fields=about, loop=engine.loop)
         elif isinstance(error, asyncio.CancelledError):
-            engine.signals.log(DEBUG, "the destructor was cancelled")
+            what = engine.words.of("destructor", "the destructor")
+            engine.signals.log(DEBUG, "%s was cancelled", what)
         elif error is not None:
-            engine.signals.log(ERROR, "the destructor failed", error=error)
-        if engine.subscribers:
-            engine.signals.emit(EventKind.DESTROYED, resource, reason=reason, error=error)
+            what = engine.words.of("destructor", "the destructor")
+            engine.signals.log(ERROR, "%s failed", what, error=error)
+        engine.signals.note(EventKind.DESTROYED, resource, reason=reason, error=error)
         engine.advance()
         if error is None:
             return DONE
@@ -145,4 +150,4 @@ class Destructions:
         if isinstance(error, asyncio.CancelledError):
             self._engine.maintenance.suspect_shutdown()
         self.finish(resource, reason, slot, error)
-        operation.end(None if isinstance(error, errors.HookTimeoutError) else error)
+        operation.end(None if isinstance(error, HookTimeoutError) else error)

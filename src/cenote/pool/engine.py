@@ -15,23 +15,30 @@ import weakref
 from asyncio import Task
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
+from functools import partial
+from math import inf
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .. import errors
+from .. import messages
 from .._core import Claim, Core, Slot, next_expiry
 from .._fast import EngineBase, SlowPath, provides
 from ..caller import caller
-from ..events import DestroyReason, Totals
+from ..events import DestroyReason, Subscription, Totals
 from ..hooks import drop, is_async, is_awaitable
 from ..options import Settings
-from ..states import Handover, Phase
+from ..states import ClaimState, Handover, Phase
+from .accounts import Accounts
 from .circuit import Circuit
 from .claims import Claims
 from .closing import Closing
 from .creations import Creations
 from .deadlines import DeadlineTimer
 from .destructions import Destructions
+from .history import History
 from .hooks import Hooks
+from .lanes import Lanes
+from .lending import Lending
 from .loop import LoopBinding
 from .maintenance import Maintenance
 from .opening import Opening
@@ -40,6 +47,7 @@ from .returns import Returns
 from .signals import Signals
 from .steps import Call, Steps
 from .tickets import Tickets
+from .words import PLAIN, Words
 
 if TYPE_CHECKING:
     from .pool import Pool
@@ -47,15 +55,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PARTS = (
-    "binding", "circuit", "claims", "closing", "creations", "deadlines", "destructions", "hooks",
-    "maintenance", "opening", "returns", "signals", "steps", "tickets",
+    "accounts", "binding", "circuit", "claims", "closing", "creations", "deadlines",
+    "destructions", "history", "hooks", "lanes", "lending", "maintenance", "opening", "returns",
+    "signals", "steps", "tickets",
 )  # fmt: skip
 # Methods of the parts that the fast path calls: bound once, so that a call takes no detour.
 CALLS = (
-    "admit_or_raise", "broken_off", "call_out", "check_deadlock", "check_loop", "completed",
-    "contain", "current_task", "defer_return", "enter", "examine", "expect", "held",
-    "interrupted", "leased", "leave", "lose", "obtain", "refuse", "report_success", "returned",
-    "set_alarm", "settle", "start_ticket", "step",
+    "admit_or_raise", "begin", "broken_off", "call_out", "check_deadlock", "check_loop",
+    "completed", "contain", "current_task", "defer_return", "ended", "enter", "examine", "expect",
+    "held", "interrupted", "leased", "leave", "lose", "obtain", "refuse", "report_success",
+    "returned", "sample", "set_alarm", "settle", "start_ticket", "step",
 )  # fmt: skip
 
 
@@ -65,12 +74,13 @@ class Engine(EngineBase, Generic[T]):
 
     __slots__ = (
         *PARTS, *CALLS, "__weakref__", "_again", "advancing", "context", "name",
-        "settings", "totals",
+        "settings", "subscribers", "totals", "words",
     )  # fmt: skip
 
     done: ClassVar[Operation] = DONE  # the operation of what has already happened
 
     admit_or_raise: Callable[[Claim], None]
+    begin: Callable[[Claim], None]
     broken_off: Callable[[], None]
     call_out: Call
     check_deadlock: Callable[[Claim], None]
@@ -79,6 +89,7 @@ class Engine(EngineBase, Generic[T]):
     contain: Callable[[BaseException, str], None]
     current_task: Callable[[], Task[Any] | None]
     defer_return: Callable[[Slot, bool], Operation]
+    ended: Callable[[Claim, BaseException], None]
     enter: Callable[[], None]
     examine: Callable[[Slot, Any, BaseException | None], Operation]
     expect: Callable[[Slot], None]
@@ -91,6 +102,7 @@ class Engine(EngineBase, Generic[T]):
     refuse: Callable[[Slot, BaseException | None], None]
     report_success: Callable[[int], None]
     returned: Callable[[Claim, Slot], None]
+    sample: Callable[[float], None]
     set_alarm: Callable[[float], None]
     settle: Callable[[Slot], Operation]
     start_ticket: Callable[[Any, Any], Task[None]]
@@ -109,7 +121,9 @@ class Engine(EngineBase, Generic[T]):
         self.settings: Settings = settings
         self.name: str | None = settings.name
         self.context: Context = copy_context() if context is None else context  # of factories
+        self.words: Words = PLAIN
         self.totals: Totals = Totals()
+        self.subscribers: tuple[Subscription, ...] = ()  # to every kind of events
         self.core: Core = Core(
             min_size=settings.min_size,
             max_size=settings.max_size,
@@ -119,6 +133,9 @@ class Engine(EngineBase, Generic[T]):
             recovering_limit=settings.recovering_limit,
             sync_factory=not is_async(settings.factory),
         )
+        self.core.max_creating = settings.max_creating
+        self.core.queue_target = settings.queue_target
+        self.core.queue_interval = settings.queue_interval
         self.time: Callable[[], float] = time.monotonic  # the loop's clock, once bound
         self.strategy: Any = settings.strategy
         self.before_acquire: Any = settings.before_acquire
@@ -126,6 +143,11 @@ class Engine(EngineBase, Generic[T]):
         self.max_waiting: int = -1 if settings.max_waiting is None else settings.max_waiting
         self.acquire_timeout: float | None = settings.acquire_timeout
         self.hold_warning: float | None = settings.hold_warning
+        if settings.skip_frames:
+            skip = settings.skip_frames
+            self.find_caller: Callable[[Any], tuple[CodeType, int]] | None = partial(
+                caller, skip=skip
+            )
         self.advancing: bool = False  # see advance
         self._again = False
         self._make_parts(closed)
@@ -137,6 +159,13 @@ class Engine(EngineBase, Generic[T]):
         binding = LoopBinding(self)
         self.binding: LoopBinding = binding
         self.signals: Signals = Signals(self)
+        history = History(self)
+        self.history: History = history
+        self.sample = history.sample
+        accounts = Accounts(self)
+        self.accounts: Accounts = accounts
+        self.lanes: Lanes = Lanes(self)
+        self.lending: Lending = Lending(self)
         circuit = Circuit(self)
         self.circuit: Circuit = circuit
         self.hooks: Hooks = Hooks(self)
@@ -155,6 +184,7 @@ class Engine(EngineBase, Generic[T]):
         self.defer_return = steps.defer_return
         self.enter, self.check_loop = binding.enter, binding.check
         self.current_task = binding.current_task
+        self.begin, self.ended = accounts.begin, accounts.ended
         self.contain = self.signals.contain
         self.admit_or_raise, self.report_success = circuit.admit_or_raise, circuit.report_success
         self.refuse = self.hooks.refuse
@@ -173,20 +203,28 @@ class Engine(EngineBase, Generic[T]):
         self.pool_ref = weakref.ref(pool)  # it is not dissolved with the pool
         closed = core.phase is Phase.CLOSED or core.phase is Phase.DRAINING
         child = Engine(pool, self.settings, context=self.context, closed=closed)
-        child.strategy = self.strategy
+        child.strategy, child.words = self.strategy, self.words
         child.core.set_circuit(core.circuit)
-        child.core.min_size, child.core.max_size = core.min_size, core.max_size
-        child.core.sync_factory = core.sync_factory
+        if self.settings.fleet is None:
+            child.core.min_size, child.core.max_size = core.min_size, core.max_size
+        else:  # what it may have is lent to it anew
+            child.lending.take_over(self.lending)
+        child.core.sync_factory = child.creations.is_sync = self.creations.is_sync
+        child.core.ceiling = core.ceiling
+        child.lanes.take_over(self.lanes)
+        child.core.histograms = core.histograms
         if closed:
             child.core.move("close")
         child.circuit.since, child.circuit.failure = self.circuit.since, self.circuit.failure
-        child.subscribers = self.subscribers
+        child.circuit.broken = self.circuit.broken
+        child.signals.set(self.subscribers)
         child.skip_check_within, child.suspect_before = self.skip_check_within, self.suspect_before
         return child
 
     def _dissolve(self, _: object) -> None:
         """The pool is gone: drop the parts, which know each other, so that neither they nor the
         resources wait for the collector."""
+        self.sample_at = inf
         for name in (*PARTS, *CALLS):
             delattr(self, name)
 
@@ -211,9 +249,13 @@ class Engine(EngineBase, Generic[T]):
 
     def _advance_once(self) -> None:
         core = self.core
-        while (claim := core.grant()) is not None:
-            claim.waiter.wake()
-        while core.demand():
+        now = 0.0 if core.queue_target is None else self.time()
+        while (claim := core.grant(now)) is not None:
+            if claim.state is ClaimState.WAITING:
+                self.claims.shed(claim)
+            else:
+                claim.waiter.wake()
+        while self.creations.full is None and core.demand():
             slot = core.permit_for_pool()
             if slot is None:
                 break
@@ -233,21 +275,22 @@ class Engine(EngineBase, Generic[T]):
 
     # -- acquiring without waiting -----------------------------------------------------------------
 
-    def try_acquire_slow(self) -> T | None:
+    def try_acquire_slow(self, lane: Any = None) -> T | None:
         """try_acquire(), where the fast path cannot do it."""
         core = self.core
         if core.phase is Phase.CLOSED or core.phase is Phase.DRAINING:
             return None
         self.enter()
         claim = Claim()
-        claim.code, claim.instruction = caller(sys._getframe(1))
+        claim.code, claim.instruction = (self.find_caller or caller)(sys._getframe(1))
         claim.task = self.current_task()
         claim.began = self.time()
+        claim.lane = lane
         if not self.circuit.admit(claim):
             return None
         slot = None
         try:
-            slot = self._take_now()
+            slot = self._take_now(claim)
         finally:
             if slot is None:
                 core.dismiss(claim)
@@ -258,16 +301,19 @@ class Engine(EngineBase, Generic[T]):
         now = self.time()
         try:
             core.hold(claim, slot, now, 0.0)
+            core.begun += 1  # a try that gives nothing has not begun
             self.held(claim, slot)
         except BaseException as error:
             self.lose(claim, error)
             raise
         return resource
 
-    def _take_now(self) -> Slot | None:
+    def _take_now(self, claim: Claim) -> Slot | None:
         core = self.core
         if is_async(self.before_acquire):
-            raise errors.async_hook(self.name)
+            raise messages.async_hook(self.name)
+        if not core.enter(claim):
+            return None  # its lane is at its limit
         before, now = core.idle_seqs, self.time()
         while (slot := core.take(before)) is not None:
             if slot.expires_at <= now:
@@ -281,7 +327,7 @@ class Engine(EngineBase, Generic[T]):
             if is_awaitable(verdict):
                 drop(verdict)
                 core.untake(slot)
-                raise errors.async_hook(self.name)
+                raise messages.async_hook(self.name)
             if verdict is False:
                 self.refuse(slot, None)
             elif core.phase is Phase.CLOSED:  # by the hook
@@ -291,9 +337,15 @@ class Engine(EngineBase, Generic[T]):
         if core.phase is not Phase.OPEN:  # closed by a hook
             return None
         slot = core.permit() if core.sync_factory else None
-        if slot is None or not self.creations.make(slot, start=False):
-            return None
-        return slot
+        return slot if slot is not None and self._make_now(claim, slot) else None
+
+    def _make_now(self, claim: Claim, slot: Slot) -> bool:
+        try:
+            return self.creations.make(slot, start=False)
+        except Exception as error:
+            self.accounts.open(claim)
+            self.accounts.ended(claim, error)
+            raise
 
     # -- retire and resize -------------------------------------------------------------------------
 
@@ -303,9 +355,10 @@ class Engine(EngineBase, Generic[T]):
         slots = self.core.idle_slots()
         return self.destructions.destroy_idle_quietly(DestroyReason.RETIRED, slots)
 
-    def resize(self, least: int, most: int) -> Operation:
+    def resize(self, least: int, most: int, ceiling: int) -> Operation:
         """In a step: change the sizes; surplus goes, new room is used."""
         core = self.core
+        core.ceiling = ceiling
         core.min_size, core.max_size = least, most
         surplus = core.idle_slots()[: core.surplus()]
         operation = self.destructions.destroy_idle_quietly(DestroyReason.RESIZED, surplus)

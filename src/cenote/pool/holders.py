@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from ..errors import held_by
-from ..events import Holder, line_of, task_name
+from ..events import Holder, lane_name, line_of, task_name
+from ..messages import held_by
 from ..states import ClaimState, SlotState
 
 
 def holders_of(core: Any, now: float) -> list[Holder[Any]]:
-    """Whoever holds a resource, or was handed one and has not run since; the longest first."""
+    """Tasks that hold a resource, or were handed one and have not run since; longest first."""
     return [holder for _, holder in holdings(core, now)]
 
 
@@ -40,6 +40,7 @@ def holdings(core: Any, now: float) -> list[tuple[Any, Holder[Any]]]:
                 file=None if claim.code is None else claim.code.co_filename,
                 line=line_of(claim.code, claim.instruction),
                 reason=claim.reason,
+                lane=lane_name(claim),
             ),
         )
         for since, _, claim, slot in sorted(held, key=lambda found: found[:2])

@@ -14,7 +14,7 @@ from functools import partial
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .. import errors
+from .. import messages
 from .._core import Slot
 from ..events import DestroyReason, EventKind
 from ..hooks import drop, is_awaitable
@@ -272,12 +272,12 @@ class Hooks:
             self,
             awaitable=verdict,
             timeout=limit,
-            overrun=lambda: errors.hook_timeout(engine.name, hook, limit),
+            overrun=lambda: messages.hook_timeout(engine.name, hook, limit, engine.words.of(hook)),
             done=done,
             slot=slot,
             operation=operation,
             context=engine.context.copy() if hook == "healthcheck" else None,
-            name=f"cenote {hook} of {errors.label(engine.name)}",
+            name=f"cenote {hook} of {messages.label(engine.name)}",
         )
 
     def ask_before_acquire(self, slot: Slot) -> Any:
@@ -302,8 +302,7 @@ class Hooks:
         engine = self._engine
         reason = self.explain(hook, error)
         engine.totals.rejected += 1
-        if engine.subscribers:
-            engine.signals.emit(EventKind.REJECTED, slot.resource, reason=hook, error=reason)
+        engine.signals.note(EventKind.REJECTED, slot.resource, reason=hook, error=reason)
         if hook == "before_release" and report:
             engine.circuit.report_failure(reason, slot.probe)
         return engine.destructions.destroy(slot, DestroyReason.REJECTED)
@@ -312,14 +311,14 @@ class Hooks:
         """Destroy what the healthcheck has rejected."""
         engine = self._engine
         reason = self.explain("healthcheck", error)
-        if engine.subscribers:
-            engine.signals.emit(EventKind.CHECK_FAILED, slot.resource, error=reason)
+        engine.signals.note(EventKind.CHECK_FAILED, slot.resource, error=reason)
         engine.destructions.destroy(slot, DestroyReason.CHECK_FAILED)
 
     def explain(self, hook: str, error: BaseException | None) -> BaseException:
         """The error of a rejection; one that the hook has raised is logged."""
         engine = self._engine
         if error is None:
-            return errors.rejected(engine.name, hook)
-        engine.signals.log(WARNING, "%s failed; the resource is destroyed", hook, error=error)
+            return messages.rejected(engine.name, engine.words.of(hook))
+        what = engine.words.of(hook)
+        engine.signals.explain(WARNING, error, "the resource is destroyed", what=what)
         return error

@@ -6,9 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from .. import errors
+from .. import messages
 from ..events import EventKind
 from ..states import Phase
 
@@ -31,7 +32,7 @@ class LoopBinding:
         if phase is Phase.OPEN and asyncio._get_running_loop() is engine.loop:
             return
         if phase is Phase.CLOSED or phase is Phase.DRAINING:
-            raise errors.closed(engine.name, draining=phase is Phase.DRAINING)
+            raise messages.closed(engine.name, draining=phase is Phase.DRAINING)
         if phase is Phase.NEW:
             self.bind()
         else:
@@ -45,7 +46,7 @@ class LoopBinding:
             return
         if running is None and self.is_own_thread():
             return  # plain code, between two runs of the loop
-        raise errors.elsewhere(
+        raise messages.elsewhere(
             self._engine.name,
             other_thread=threading.get_ident() != self._engine.thread,
             loop_closed=loop.is_closed(),
@@ -70,18 +71,21 @@ class LoopBinding:
         engine.time = loop.time
         engine.direct_clock = is_monotonic(loop)
         engine.direct_future = is_plain(loop)
+        engine.history.begin(loop.time())
         engine.core.move("open")
         engine.maintenance.start(loop)
-        if engine.subscribers:
-            engine.signals.emit(EventKind.OPENED)
+        engine.lending.begin()
+        engine.signals.note(EventKind.OPENED)
         engine.advance()
 
     def unbind(self) -> None:
         """Make the pool new again, after an open() that failed."""
         engine = self._engine
+        engine.lending.end()
         engine.maintenance.stop()
         engine.deadlines.stop()
         engine.loop = None
+        engine.sample_at = inf
         engine.thread = 0
         engine.time = time.monotonic
         engine.direct_clock = True

@@ -12,14 +12,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from logging import ERROR, WARNING
+from logging import DEBUG, ERROR, WARNING
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import errors
+from .. import messages
 from .._core import Slot, expired, next_expiry
-from ..events import DestroyReason, EventKind, line_of, task_name
+from ..errors import BackendFullError, Undone
+from ..events import DestroyReason, EventKind, lane_name, line_of, task_name
 from ..hooks import is_awaitable
+from ..mask import explained
 from ..states import SlotState
 from ..timer import Timer
 from .hooks import HookTask
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 FIRST_RETRY: Final = 0.5  # seconds before min_size is tried again after a failed factory; doubles
 LAST_RETRY: Final = 30.0
 RETRY_JITTER: Final = 0.5  # a retry comes up to this part earlier
+FIRST_LOOK: Final = 0.1  # seconds until a backend that is full is tried again; doubles
+LAST_LOOK: Final = 2.0
 MEMORY: Final = 1.0  # seconds between two looks whether a failure can be forgotten
 
 
@@ -37,8 +41,23 @@ class Maintenance:
     """Timers that know the engine only weakly; each runs a step of this object."""
 
     __slots__ = (
-        "__weakref__", "_backs_off", "_checking", "_due", "_engine", "_failures", "_fill",
-        "_interval", "_loop", "_memory", "_next", "_next_round", "_round", "_wary", "check",
+        "__weakref__",
+        "_backs_off",
+        "_checking",
+        "_due",
+        "_engine",
+        "_failures",
+        "_fill",
+        "_interval",
+        "_looks",
+        "_loop",
+        "_memory",
+        "_next",
+        "_next_round",
+        "_room",
+        "_round",
+        "_wary",
+        "check",
         "paused",
     )  # fmt: skip
 
@@ -51,6 +70,8 @@ class Maintenance:
         self._due = Timer()  # the next lifetime, idle time or warning
         self._next_round = Timer()  # of health checks
         self._fill = Timer()  # the next attempt to restore min_size
+        self._room = Timer()  # the next attempt on a backend that is full
+        self._looks = 0  # at it, in a row
         self._memory = Timer()  # the next look whether to forget the last error of the factory
         self._next = Timer()  # the next health check of this round
         self._round: deque[Slot] = deque()  # what this round has still to check
@@ -68,8 +89,9 @@ class Maintenance:
 
     def stop(self) -> None:
         """The pool is closed, or not bound any more."""
-        for timer in (self._due, self._next_round, self._fill, self._memory):
+        for timer in (self._due, self._next_round, self._fill, self._room, self._memory):
             timer.stop()
+        self._engine.creations.found_room()  # nothing looks any more whether it has
         self._engine.next_sweep = inf
         self._round.clear()
         self._loop = None
@@ -100,21 +122,40 @@ class Maintenance:
 
     def created(self) -> None:
         """A creation has succeeded, for whatever purpose: the backoff is over."""
-        self._failures = 0
+        self._failures = self._looks = 0
+        self._room.stop()
         if self._backs_off and self._fill.is_set:
             self._fill.stop()
             self._backs_off = False
             self.refill()
 
-    def failed(self) -> None:
-        """The factory failed: back off."""
+    def failed(self) -> float | None:
+        """The factory failed: back off. Returns for how many seconds; None: it is not tried."""
         if self._loop is None:
-            return
-        delay = min(FIRST_RETRY * 2 ** min(self._failures, 30), LAST_RETRY)
+            return None
+        delay: float = min(FIRST_RETRY * 2 ** min(self._failures, 30), LAST_RETRY)
         self._failures += 1
         delay *= random.uniform(1 - RETRY_JITTER, 1)
         self._later(self._fill, delay, Maintenance._refill)
         self._backs_off = True
+        return delay
+
+    def await_room(self, error: BackendFullError) -> None:
+        """The backend is full: try again after a while."""
+        if self._loop is None or self._room.is_set:
+            return
+        delay = min(FIRST_LOOK * 2 ** min(self._looks, 30), LAST_LOOK)
+        delay *= random.uniform(1 - RETRY_JITTER, 1)
+        level = DEBUG if self._looks else WARNING
+        self._engine.signals.log(
+            level, "the backend is full; acquires wait, and it is tried again in %s: %s",
+            messages.seconds(delay), explained(error),
+        )  # fmt: skip
+        self._looks += 1
+        self._later(self._room, delay, Maintenance._try_again)
+
+    def _try_again(self) -> None:
+        self._engine.creations.try_again()
 
     def remember(self) -> None:
         """The factory's last error is kept for claims that wait: see that it is let go of."""
@@ -169,17 +210,17 @@ class Maintenance:
             task = task_name(lease.task)
             engine.signals.log(
                 WARNING, "a resource is held for %s by task %r (%s), hold_warning is %s",
-                errors.seconds(held), task, where, errors.seconds(limit),
+                messages.seconds(held), task, where, messages.seconds(limit),
                 event=EventKind.HELD_LONG, task=task, seconds=held, reason=where,
             )  # fmt: skip
-            if engine.subscribers:
-                engine.signals.emit(
-                    EventKind.HELD_LONG,
-                    lease.slot.resource,
-                    lease.task,
-                    duration=held,
-                    reason=where,
-                )
+            engine.signals.note(
+                EventKind.HELD_LONG,
+                lease.slot.resource,
+                lease.task,
+                lane=lane_name(lease),
+                duration=held,
+                reason=where,
+            )
         return upcoming
 
     # -- health checks -----------------------------------------------------------------------------
@@ -226,7 +267,7 @@ class Maintenance:
         self.check = None
         engine = self._engine
         try:
-            if isinstance(error, errors.Undone):  # by close()
+            if isinstance(error, Undone):  # by close()
                 engine.closing.follow(engine.returns.settle(slot, looked_at=True))
             elif error is not None or verdict is False:
                 engine.hooks.fail_check(slot, error)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import errors
+from .. import messages
+from ..errors import Undone
 from ..events import DestroyReason
+from ..mask import explained
 from ..states import CircuitState, Phase
 from .operation import Operation
 
@@ -35,13 +37,14 @@ class Opening:
         listeners = engine.creations.listeners
         listeners.append(failures)
         try:
-            while core.count < max(core.min_size, least):
+            while core.count < self._wanted(least):
                 if failures:
                     raise failures[0]
                 if core.phase is not Phase.OPEN:
-                    raise errors.closed(engine.name)
+                    raise messages.closed(engine.name)
                 if core.circuit is CircuitState.INACTIVE:
                     raise engine.circuit.unavailable()
+                self._check_room()
                 engine.step(engine.creations.fill, least)
                 await engine.signals.next_change()
         except BaseException as error:
@@ -51,6 +54,25 @@ class Opening:
                 await self._undo()
             raise
         listeners.remove(failures)
+
+    def _wanted(self, least: int) -> int:
+        """How many there shall be: no more than are lent, but one at least if it is asked for."""
+        core = self._engine.core
+        wanted = max(core.min_size, least)
+        return wanted if self._engine.lending.loan is None else min(wanted, max(1, core.max_size))
+
+    def _check_room(self) -> None:
+        """Raise AcquireTimeoutError if the backend has been full for `acquire_timeout`."""
+        engine = self._engine
+        limit, full = engine.acquire_timeout, engine.creations.full
+        if full is None or limit is None or engine.time() < engine.creations.full_since + limit:
+            return
+        core = engine.core
+        counts = core.active, core.idle_count, core.waiting
+        said = explained(full)
+        raise messages.acquire_timeout(
+            engine.name, limit, counts, (), "", circle=False, full=said
+        ) from full
 
     async def _undo(self) -> None:
         """Destroy what was created; a pool that is not used otherwise is new again."""
@@ -64,7 +86,7 @@ class Opening:
         try:
             if not core.waiting:
                 for work in [*engine.creations.tasks.values()]:
-                    work.cut(errors.Undone())
+                    work.cut(Undone())
             while engine.creations.tasks and not core.waiting:
                 await engine.signals.next_change()
             destroy = engine.destructions.destroy_idle

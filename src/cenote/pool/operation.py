@@ -21,7 +21,7 @@ class Operation(Coroutine[Any, Any, None]):
         self._pending = 0  # parts that are not done
         self._futures: list[asyncio.Future[None]] = []
         self._outer: Operation | None = None
-        self._tells = True  # the outer one hears of errors
+        self._tells = True  # errors are passed to the outer one
 
     @property
     def done(self) -> bool:

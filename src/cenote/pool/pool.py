@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
-from .. import errors, options
+from .. import messages, options
 from .._fast import FastPath, adopt
 from ..breaker import CircuitBreakerStrategy
-from ..events import Holder, PoolEvent, Stats
+from ..errors import PoolError
+from ..events import EventKind, Holder, PoolEvent, Stats
 from ..hooks import Factory
 from ..options import UNSET, PoolOptions, Settings, Unset
 from ..states import CircuitState, Phase
 from . import registry
 from .engine import Engine
 from .holders import holders_of
+from .lanes import Lane
 from .operation import Operation, raise_fatal
+from .words import Words
 
 T = TypeVar("T")
 
@@ -51,7 +54,7 @@ class Pool(FastPath[T], Generic[T]):
     def __init__(self, factory: Factory[T], **options: Any) -> None:
         if getattr(self, "_engine", None) is not None:
             raise RuntimeError(
-                f"{errors.label(self.name)} was initialized before; make another Pool instead"
+                f"{messages.label(self.name)} was initialized before; make another Pool instead"
             )
         self._engine = Engine(self, Settings.check(factory, options))
         registry.watch(self)
@@ -78,6 +81,19 @@ class Pool(FastPath[T], Generic[T]):
         if patience < 0:
             raise ValueError(f"drain must be 0 or more seconds, or None, not {drain!r}")
         await self._engine.closing.close(patience)
+
+    def terminate(self) -> None:
+        """Close without waiting: all that `close()` does before it waits, drains nothing.
+
+        A plain call. Idle resources are given to the destructor, those in use when they come back;
+        async destructors go on by themselves, and what a destructor raises is logged.
+        """
+        engine = self._engine
+        engine.check_loop()
+        if engine.core.busy and engine.loop is not None:
+            engine.steps.defer(self.terminate)
+        else:
+            engine.step(engine.closing.terminate)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -114,6 +130,10 @@ class Pool(FastPath[T], Generic[T]):
             raise TypeError(f"error must be an exception or None, not {type(error).__name__}")
         return self._engine.returns.discard(resource, error)
 
+    def evict(self, resource: T) -> Operation:
+        """Destroy an idle resource. Raises `NotAcquiredError` if it is not idle."""
+        return self._engine.returns.evict(resource)
+
     def retire(self) -> Operation:
         """Destroy everything that exists now: the idle at once, the busy on release."""
         engine = self._engine
@@ -122,18 +142,66 @@ class Pool(FastPath[T], Generic[T]):
             return engine.steps.defer(self.retire)
         return engine.step(engine.retire)
 
-    def resize(self, *, min_size: int | Unset = UNSET, max_size: int | Unset = UNSET) -> Operation:
-        """Change the sizes: surplus goes when idle or on return, new room is used at once."""
+    def resize(
+        self,
+        *,
+        min_size: int | Unset = UNSET,
+        max_size: int | Unset = UNSET,
+        ceiling: int | Unset | None = UNSET,
+    ) -> Operation:
+        """Change the sizes: surplus goes when idle or on return, new room is used at once.
+
+        With `max_size=0` every acquire waits. `ceiling`: what `max_size` may be raised to by
+        the lender of the capacity; as long as there is less than that, no wait is taken for a
+        deadlock, and `min_size` may be larger than `max_size`. None: nobody but the program changes
+        `max_size`. In a pool with a `fleet`, the program's `max_size` is what the fleet may lend.
+        """
         engine = self._engine
         core = engine.core
-        least, most = options.sizes(
-            core.min_size if isinstance(min_size, Unset) else min_size,
-            core.max_size if isinstance(max_size, Unset) else max_size,
-        )
+        lending = engine.lending
+        wished = lending.loan is not None and isinstance(ceiling, Unset)
+        if isinstance(ceiling, Unset):
+            limit = core.ceiling
+        else:
+            limit = options.optional_whole("ceiling", ceiling, least=0) or 0
+        least = core.min_size if isinstance(min_size, Unset) else min_size
+        most = core.max_size if isinstance(max_size, Unset) else max_size
+        if wished and isinstance(max_size, Unset):
+            most = lending.most
+        least, most = options.sizes(least, most, least_max=0, ceiling=0 if wished else limit)
         engine.check_loop()
         if core.busy and engine.loop is not None:
-            return engine.steps.defer(partial(self.resize, min_size=min_size, max_size=max_size))
-        return engine.step(engine.resize, least, most)
+            return engine.steps.defer(
+                partial(self.resize, min_size=min_size, max_size=max_size, ceiling=ceiling)
+            )
+        if not wished:
+            return engine.step(engine.resize, least, most, limit)
+        operation = engine.step(engine.resize, least, min(most, core.max_size), most)
+        engine.step(lending.wish, least, most)
+        return operation
+
+    async def probe(self) -> bool:
+        """Make one resource with the factory, also while the breaker is open: it is idle then, or
+        goes to a waiter. Return False if there is no room below `max_size`. Raises what the
+        factory raises; it is reported as any failure of the factory.
+        """
+        return await self._engine.creations.probe()
+
+    # -- lanes -------------------------------------------------------------------------------------
+
+    def lane(self, name: str, *, max_size: int | None = None, priority: int = 0) -> Lane[T]:
+        """A lane: a part of the acquires that never has more than `max_size` resources out.
+
+        Waiters of a higher priority are served first; `acquire()` has priority 0 and no limit. The
+        same name and options give the same lane. Raises `ValueError` for other options of a name
+        that there is already.
+        """
+        return self._engine.lanes.open(self, name, max_size, priority)
+
+    def lanes(self) -> list[Lane[T]]:
+        """Every lane of this pool, the oldest first."""
+        lanes = self._engine.lanes
+        return [lanes.face(self, name) for name in [*lanes.records]]
 
     # -- seeing ------------------------------------------------------------------------------------
 
@@ -153,6 +221,19 @@ class Pool(FastPath[T], Generic[T]):
         it."""
         return self._engine.core.max_size
 
+    @property
+    def occupied(self) -> int:
+        """Resources that are being made, that are there, or that are being destroyed."""
+        return self._engine.core.total
+
+    def take_peak(self) -> int:
+        """Return the most that was in use or waited for at once since the last call of this."""
+        return self._engine.core.take_peak()
+
+    def idle_resources(self) -> list[T]:
+        """Return what is idle now; of a ring buffer, the next to be handed out comes first."""
+        return [slot.resource for slot in self._engine.core.idle_slots()]
+
     def __bool__(self) -> bool:
         return True
 
@@ -160,7 +241,7 @@ class Pool(FastPath[T], Generic[T]):
         core = self._engine.core
         name = "" if self.name is None else f" {self.name!r}"
         return (
-            f"<Pool{name} {core.phase.value} {core.circuit}: {core.active} active, "
+            f"<Pool{name} {core.phase.value}, breaker {core.circuit}: {core.active} active, "
             f"{core.idle_count} idle, {core.waiting} waiting, max {core.max_size}>"
         )
 
@@ -172,10 +253,17 @@ class Pool(FastPath[T], Generic[T]):
         """Who holds what, longest first."""
         return holders_of(self._engine.core, self._engine.time())
 
-    def subscribe(self, callback: Callable[[PoolEvent], object]) -> Callable[[], None]:
-        """Call this with every event; returns the function that ends it."""
+    def subscribe(
+        self,
+        callback: Callable[[PoolEvent], object],
+        *,
+        kinds: Iterable[EventKind | str] | None = None,
+    ) -> Callable[[], None]:
+        """Call this with every event, or with those of these kinds; returns the function that ends
+        it. A kind that nobody wants costs nothing."""
         callback = options.function("callback", callback)
-        subscription = self._engine.signals.subscribe(callback)
+        wanted = options.event_kinds("kinds", kinds)
+        subscription = self._engine.signals.subscribe(callback, wanted)
 
         def unsubscribe() -> None:
             self._engine.signals.unsubscribe(lambda each: each is subscription)
@@ -216,6 +304,23 @@ class Pool(FastPath[T], Generic[T]):
     async def _open_with(self, least: int) -> None:
         """open(), with at least so many resources."""
         await self._engine.opening.open(least)
+
+    def _word(self, words: Words) -> None:
+        """Let messages call the hooks by these words."""
+        self._engine.words = words
+
+    def _word_create_timeout(self, word: Callable[[float], PoolError]) -> None:
+        """Make the error of a factory that took longer than `create_timeout` by this function."""
+        self._engine.creations.word_timeout = word
+
+    def _count_marked(self, count: Callable[[str], Awaitable[int]]) -> None:
+        """The backend knows what has a mark: this counts it, for whatever lends capacity."""
+        self._engine.lending.count_marked = count
+
+    def _mark(self) -> str | None:
+        """The mark for what is made now; None for no mark."""
+        loan = self._engine.lending.loan
+        return None if loan is None else loan.mark
 
     def _skip_check_within(self, seconds: float) -> None:
         """Do not show to before_acquire what came back less than so many seconds ago."""

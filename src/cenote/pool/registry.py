@@ -30,7 +30,7 @@ def watch(thing: Forkable) -> None:
 
 
 def watch_unlisted(thing: Forkable) -> None:
-    """The same for what is no pool."""
+    """The same for what is not a pool."""
     _others.add(thing)
 
 

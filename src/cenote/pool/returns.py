@@ -7,12 +7,12 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from .. import errors
+from .. import messages
 from .._core import Claim, Slot
 from .._fast import give_back
 from ..caller import may_have_interrupted_use
-from ..events import DestroyReason, EventKind
-from ..hooks import is_awaitable
+from ..events import DestroyReason, EventKind, lane_name
+from ..hooks import RETIRE, is_awaitable
 from ..states import ClaimState, SlotState
 from .loop import current_task
 from .operation import DONE, Operation, raise_fatal
@@ -35,7 +35,7 @@ class Returns:
         task = current_task() if core.is_shared(resource) else None
         slot = core.find(resource, task)
         if slot is None:
-            raise errors.not_acquired(self._engine.name, resource, verb)
+            raise messages.not_acquired(self._engine.name, resource, verb)
         return slot
 
     def completed(self, operation: Operation) -> Operation:
@@ -47,7 +47,9 @@ class Returns:
     def returned(self, claim: Claim, slot: Slot) -> None:
         """Emit `released`."""
         held = self._engine.time() - claim.since
-        self._engine.signals.emit(EventKind.RELEASED, slot.resource, claim.task, duration=held)
+        self._engine.signals.emit(
+            EventKind.RELEASED, slot.resource, claim.task, lane=lane_name(claim), duration=held
+        )
 
     # -- discarding --------------------------------------------------------------------------------
 
@@ -70,14 +72,31 @@ class Returns:
         self, slot: Slot, claim: Claim | None, error: BaseException | None
     ) -> Operation:
         if claim is None or slot.holder is not claim:  # somebody else was faster
-            raise errors.not_acquired(self._engine.name, slot.resource, "discard")
+            raise messages.not_acquired(self._engine.name, slot.resource, "discard")
         return self._engine.step(self._discard, slot, error)
 
     def _reclaim(self, slot: Slot) -> None:
         engine = self._engine
         claim = engine.core.reclaim(slot, engine.time())
-        if engine.subscribers:
+        if engine.on_released:
             self.returned(claim, slot)
+
+    # -- idle resources ----------------------------------------------------------------------------
+
+    def evict(self, resource: Any) -> Operation:
+        """Destroy a resource that is idle."""
+        engine = self._engine
+        engine.check_loop()
+        if engine.core.busy:
+            return engine.steps.defer(partial(self.evict, resource))
+        for slot in engine.core.idle_slots():
+            if slot.resource is resource:
+                return self.completed(engine.step(self._evict, slot))
+        raise messages.not_idle(engine.name, resource)
+
+    def _evict(self, slot: Slot) -> Operation:
+        self._engine.core.take_this(slot)
+        return self._engine.destructions.destroy(slot, DestroyReason.EVICTED)
 
     # -- before_release ----------------------------------------------------------------------------
 
@@ -99,7 +118,7 @@ class Returns:
         if not is_awaitable(verdict):
             if verdict is False:
                 return hooks.reject(slot, "before_release", None, report=report)
-            return self._accept(slot, report)
+            return self._accept(slot, report, worn=verdict is RETIRE)
         operation = Operation()
         operation.begin()
         examined = partial(self._examined, slot, report, operation)
@@ -124,12 +143,15 @@ class Returns:
         elif error is not None or verdict is False:
             inner = engine.hooks.reject(slot, "before_release", error, report=report)
         else:
-            inner = self._accept(slot, report)
+            inner = self._accept(slot, report, worn=verdict is RETIRE)
         inner.then(operation)
 
-    def _accept(self, slot: Slot, report: bool) -> Operation:
+    def _accept(self, slot: Slot, report: bool, *, worn: bool = False) -> Operation:
+        """`worn`: the resource has served well, and is not to be used again."""
         if report:
             self._engine.report_success(slot.probe)
+        if worn:
+            return self._engine.destructions.destroy(slot, DestroyReason.WORN_OUT)
         return self.settle(slot)
 
     # -- blocks ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from functools import partial
 from logging import ERROR
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from .. import errors
+from .. import messages
 from .._core import Claim, Slot
 from .._fast import give_back
 from ..log import raise_later
@@ -105,8 +105,12 @@ class Steps:
         has no holder, and the acquire is not driven any more. One that is collected was given up
         before, where that is safe."""
         engine = self._engine
+        engine.accounts.ended(claim, error)
         if claim.state is ClaimState.ASKING:
+            placed = claim.placed
             engine.core.dismiss(claim)
+            if placed:  # somebody may have waited for its place of the lane
+                engine.step(engine.advance)
         elif claim.state is ClaimState.HOLDING and claim.slot is not None:
             engine.core.reclaim(claim.slot, claim.since)
             self.broken_off()
@@ -122,7 +126,7 @@ class Steps:
         is a great difference."""
         core = self._engine.core
         in_hand = core.active - core.out + core.opening + core.closing + core.granted_count
-        return bool(in_hand or (core.waiting and (core.idle_count or core.room() > 0)))
+        return bool(in_hand or (core.first is not None and (core.idle_count or core.room() > 0)))
 
     # -- what comes in the middle of a step --------------------------------------------------------
 
@@ -159,6 +163,6 @@ class Steps:
     def _return_later(self, slot: Slot, claim: Claim | None, clean: bool) -> Any:
         engine = self._engine
         if claim is None or slot.holder is not claim:  # somebody else was faster
-            raise errors.not_acquired(engine.name, slot.resource, "release")
+            raise messages.not_acquired(engine.name, slot.resource, "release")
         # This very slot, not its resource: of twins that may be another task's.
         return self.step(give_back, engine, slot, clean)

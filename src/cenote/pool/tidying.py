@@ -41,6 +41,7 @@ def _tidy(engine: Engine[Any]) -> None:
     for claim in core.pending():
         if claim.waiter is None or claim.waiter.over or claim.over:
             engine.claims.give_up(claim)
+            engine.accounts.cancelled(claim)
         elif claim.state is ClaimState.GRANTED and _has_nothing(claim):
             claim.waiter.look_further()
     _time_out(engine)

@@ -2,7 +2,7 @@
 
 What is in hand is always in one of three places: `claim.slot` (granted, and waiting for this task
 to run), `inspection` (an async `before_acquire` looks at it), or a local variable between two
-suspensions. Whoever fails or abandons the claim finds it in the first two.
+suspensions. Code that fails or abandons the claim finds it in the first two.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import errors
+from .. import messages
 from .._core import Claim, Slot
-from ..events import DestroyReason, EventKind
+from ..errors import PoolError
+from ..events import DestroyReason, EventKind, RefusalReason, lane_name
 from ..hooks import is_awaitable
 from ..states import CircuitState, ClaimState, Handover, Phase, SlotState
 from ..timer import LONGEST
@@ -34,7 +35,8 @@ SEEKING, SHOWING, INSPECTING = Handover.SEEKING, Handover.SHOWING, Handover.INSP
 class Waiter:
     """One acquire that could not be served at once."""
 
-    __slots__ = ("_accepted", "_engine", "_future", "claim", "inspected", "inspection", "over")
+    __slots__ = ("_accepted", "_engine", "_full_deadline", "_future", "claim", "inspected",
+                 "inspection", "limited", "outwaited", "over")  # fmt: skip
 
     def __init__(self, engine: Engine[Any], claim: Claim) -> None:
         self._engine = engine
@@ -46,6 +48,9 @@ class Waiter:
         self.inspection: HookTask | None = None
         self.inspected: Slot | None = None  # at which that looks
         self._future: asyncio.Future[None] | None = None  # while it is suspended
+        self.limited: bool = False  # the deadline is that of the queue,
+        self._full_deadline: float | None = None  # and this one that of the whole
+        self.outwaited: bool = False  # the time in the queue is over, but a factory runs for it
         claim.waiter = self
         timeout = claim.timeout
         if claim.deadline is None and timeout is not None and timeout > 0:
@@ -120,7 +125,7 @@ class Waiter:
         resource = slot.resource  # a subscriber may discard it
         engine.core.hold(claim, slot, now, now - claim.began)
         claim.waiter = None  # no cycle
-        if engine.subscribers or engine.hold_warning is not None:
+        if engine.on_acquired or engine.hold_warning is not None:
             engine.held(claim, slot)
         return resource
 
@@ -128,27 +133,73 @@ class Waiter:
         """An idle slot, or a permit to create; None: it waits now."""
         engine, core = self._engine, self._engine.core
         if core.phase is Phase.CLOSED:  # while a hook looked at what it rejected in the end
-            raise errors.closed(engine.name)
+            raise self._refused(RefusalReason.CLOSED, messages.closed(engine.name))
         if core.circuit is CircuitState.INACTIVE:
-            raise engine.circuit.unavailable()
-        slot = core.take(self.claim.seen_idle)
-        if slot is None and core.sync_factory:
-            slot = core.permit()
+            raise self._refused(RefusalReason.CIRCUIT, engine.circuit.unavailable())
+        slot = None
+        if core.enter(self.claim):
+            slot = core.take(self.claim.seen_idle)
+            if slot is None and core.sync_factory:
+                slot = core.permit()
         if slot is not None:
             return slot
         if self.claim.timeout == 0:
             raise engine.claims.timed_out(self.claim)
         limit = engine.settings.max_waiting
         if limit is not None and core.waiting >= limit:
-            raise errors.overloaded(engine.name, core.waiting, limit)
+            error = messages.overloaded(
+                engine.name, core.waiting, limit, engine.claims.retry_after()
+            )
+            raise self._refused(RefusalReason.OVERLOADED, error)
+        if self.claim.wait_timeout is not None:
+            self._limit_wait(self.claim.wait_timeout)
         if self.claim.deadline is None:
             engine.check_deadlock(self.claim)
         core.wait(self.claim)
-        if engine.subscribers:
-            engine.signals.emit(EventKind.WAITING, task=self.claim.task)
+        if engine.on_waiting:
+            engine.signals.emit(EventKind.WAITING, task=self.claim.task, lane=lane_name(self.claim))
         if core.idle_count or core.room() > 0:
             engine.advance()
         return None
+
+    def _limit_wait(self, limit: float) -> None:
+        """Let the deadline be that of the queue, if it comes first. With 0 the claim may join the
+        queue only if a factory runs for it, or will as soon as it does."""
+        engine, core, claim = self._engine, self._engine.core, self.claim
+        if limit == 0:
+            makes = core.idle_count + core.opening + max(0, core.room())
+            parks = claim.lane is not None and not claim.placed
+            if parks or engine.creations.full is not None or core.queued >= makes:
+                self.limited = True
+                raise engine.claims.timed_out(claim)
+            self.outwaited = True
+            return
+        until = engine.time() + min(limit, LONGEST)
+        if not self.limited and (claim.deadline is None or until < claim.deadline):
+            self._full_deadline, self.limited = claim.deadline, True
+            claim.deadline = until
+
+    def extend(self) -> bool:
+        """The time in the queue is over. Whether the claim stays all the same, up to its other
+        deadline: a factory runs for it, or a hook looks at what it was given."""
+        core, claim = self._engine.core, self.claim
+        if not self.limited or (claim.state is WAITING and not self._is_made_for()):
+            return False
+        self.limited, self.outwaited = False, True
+        claim.deadline = self._full_deadline
+        core.add_deadline(claim)
+        return True
+
+    def _is_made_for(self) -> bool:
+        """Whether one of the factories under way works for this claim: they are first in line."""
+        ahead: Claim | None = self._engine.core.first
+        for _ in range(self._engine.core.opening):
+            if ahead is self.claim or ahead is None:
+                break
+            ahead = ahead.next
+        else:
+            return False
+        return ahead is self.claim
 
     def _granted(self) -> Slot:
         """What was handed to this claim, now in hand; raises what it was failed with."""
@@ -168,7 +219,10 @@ class Waiter:
         engine.settle(slot)
         if self.claim.state is FAILED:
             self._granted()
-        raise errors.closed(engine.name)
+        raise self._refused(RefusalReason.CLOSED, messages.closed(engine.name))
+
+    def _refused(self, reason: RefusalReason, error: PoolError) -> PoolError:
+        return self._engine.accounts.refused(self.claim, reason, error)
 
     def _make(self, slot: Slot) -> bool:
         """Use the permit. False: the factory turned out to be async, and goes on without us."""
@@ -213,7 +267,7 @@ class Waiter:
         return Handover.ACCEPTED, None
 
     def _inspect(self, slot: Slot, verdict: Any) -> None:
-        """Let an async before_acquire look at it; what it says is heard in `_inspected`."""
+        """Let an async before_acquire look at it; its verdict arrives in `_inspected`."""
         engine, claim = self._engine, self.claim
         if claim.state is ClaimState.ASKING:
             engine.core.reserve(claim, slot)
@@ -238,17 +292,18 @@ class Waiter:
             return
         if error is not None and not isinstance(error, Exception):
             engine.claims.fail(self.claim, error)
+            engine.accounts.cancelled(self.claim)
             engine.destructions.destroy(slot, DestroyReason.REJECTED)
             return
         if error is not None or verdict is False:
             self._ask_on(partial(engine.hooks.reject, slot, "before_acquire", error))
         else:
             self._accepted = True
-            self.claim.slot = slot  # whoever fails the claim before it runs finds it here
+            self.claim.slot = slot  # for code that fails the claim before it runs
         self.wake()
 
     def look_further(self) -> None:
-        """What it was granted is lost: the step was broken off that should have heard the hook."""
+        """What it was granted is lost: the step that takes the verdict was broken off."""
         self.inspection = self.inspected = None
         self._ask_on()
         self.wake()

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from .states import CONNECTION, ConnectionState
 
 USABLE = (ConnectionState.READY, ConnectionState.FRESH)
 INTERRUPTED = (ConnectionState.INTERRUPTED, ConnectionState.STUCK)
+
+
+class Limit(Protocol):
+    """The end of the time of a statement, as its connection knows it."""
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        ...
+
+    async def settle(self) -> bool:
+        """Wait until no order to stop the statement can arrive any more, after it has ended.
+        Return False if that is not certain."""
+        ...
 
 
 class StatefulConnection:
@@ -27,6 +41,7 @@ class StatefulConnection:
         "state",
         "status",
         "suspicion_epoch",
+        "time_limit",
         "touched",
         "underway",
     )  # fmt: skip
@@ -43,6 +58,7 @@ class StatefulConnection:
         self.last_heard: float = 0.0  # loop time of the last answer of the server
         self.underway: bool = False  # at least one of a series of statements was sent
         self.leftovers: list[Any] = []  # statements and streams that were never closed
+        self.time_limit: Limit | None = None  # of the statement that runs, if it has one
         self.status: str | None = None  # the server's answer to the last execute(), if it gives one
 
     @property
@@ -79,6 +95,16 @@ class StatefulConnection:
     def expect_statement(self) -> None:
         """Clear what is noted for each statement, before the next one is sent."""
         self.underway = self.restarted = False
+
+    async def close_leftovers(self) -> None:
+        """Close the statements and streams that were never closed."""
+        while self.leftovers:
+            leftover = self.leftovers.pop()
+            try:
+                await leftover.close()
+            except BaseException:
+                leftover.abandon()
+                raise
 
     def _move(self, event: str) -> None:
         self.state = CONNECTION[self.state, event]

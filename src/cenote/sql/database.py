@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
-from inspect import CORO_CREATED, getcoroutinestate, signature
+from functools import partial
+from inspect import signature
 from logging import WARNING
-from types import CoroutineType, TracebackType
+from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, TypeVarTuple, Unpack
 
-from .. import errors, options
+from .. import options
 from ..errors import PoolError
-from ..hooks import is_awaitable
 from ..log import log
-from ..options import CommonOptions, Settings
+from ..options import CommonOptions
 from ..pool import Pool, registry
+from . import task_transaction
+from .admission import require_connection
+from .checks import ask_password, check_connect_args, check_password, check_pool_options, one_of
+from .connection_block import ConnectionBlock
 from .dialects import Isolation
+from .disconnects import know
 from .driver import Arguments, ConnectConfig, DriverConnection
-from .guard import ConnectionBlock
+from .lanes import DatabaseLane, DatabaseLanes
+from .listen import Listener, new_listener
 from .loading import fresh, load
+from .loop_databases import LoopDatabases
 from .parsing.statements import ParsedStatement, StatementCache
 from .per_loop import LoopDatabase
 from .prepared import Statement, prepare
 from .session import Session
 from .streams import Stream
+from .time_limits import limit_of, run_rows
 from .transact import transact
 from .transaction import Transaction
-from .url import Secret, is_text, parse
+from .url import Secret, parse
 from .verbs import TextVerbs
-
-HOOKS = ("factory", "destructor", "healthcheck", "before_acquire", "before_release")
-POOL_OPTIONS = CommonOptions.__optional_keys__
-ACQUIRE_TIMEOUT = 30.0  # seconds, unless given
-LOOK_AGAIN = 0.1  # seconds after which the loop of another thread may have ended
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -61,22 +62,24 @@ class Database(TextVerbs):
         reset: Literal["auto", "always", "never"] = "auto",
         ping_after_idle: float = 30.0,
         connect_args: Mapping[str, Any] | None = None,
-        child_tasks: Literal["isolated", "error"] = "isolated",
+        child_tasks: Literal["isolated", "error", "join"] = "isolated",
         pooled: bool = True,
         persistent: bool = False,
+        values: Literal["same", "driver"] = "same",
         **pool_options: Unpack[CommonOptions],
     ) -> None:
         target = parse(url)
         self._on_connect = options.optional_function("on_connect", on_connect)
-        self._password = _check_password(password, target.password)
-        self._reset = _one_of("reset", reset, ("auto", "always", "never"))
+        self._password = check_password(password, target.password)
+        self._reset = one_of("reset", reset, ("auto", "always", "never"))
         self._ping_after_idle = options.number("ping_after_idle", ping_after_idle)
         if self._ping_after_idle < 0:
             raise ValueError(f"ping_after_idle must be 0 or more seconds, not {ping_after_idle!r}")
-        self._child_tasks = _one_of("child_tasks", child_tasks, ("isolated", "error"))
+        self._child_tasks = one_of("child_tasks", child_tasks, ("isolated", "error", "join"))
         self._pooled = options.flag("pooled", pooled)
-        self._pool_options = _check_pool_options(
+        self._pool_options = check_pool_options(
             {**pool_options},
+            signature(Database).parameters,
             pooled=self._pooled,
             persistent=options.flag("persistent", persistent),
             name=target.label,
@@ -87,60 +90,72 @@ class Database(TextVerbs):
         self._driver = load(
             ConnectConfig(
                 target,
-                fresh(_check_connect_args(connect_args)),
+                fresh(check_connect_args(connect_args)),
                 options.whole("statement_cache_size", statement_cache_size, least=0),
+                same_values=one_of("values", values, ("same", "driver")) == "same",
+                ask_password=self._get_password,
             )
         )
+        know(self._driver)
         for name in getattr(self._driver, "reserved", ()):
             if name in self._driver.config.connect_args:
                 raise ValueError(f"connect_args cannot have {name!r}: cenote needs it for itself")
-        self._driver.ask_password = self._get_password
         self._forget_statements()
-        self._loop_databases: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
-        self._observers: tuple[Observer, ...] = ()
+        self._loop_databases = LoopDatabases(
+            self._label, partial(LoopDatabase, self), self._release
+        )
+        self._observers: list[Observer] = []
+        self._lanes = DatabaseLanes(self)
         self._connected = False  # a first connection was made
-        self._closed = False
         registry.watch_unlisted(self)
 
     def __repr__(self) -> str:
-        return f"<Database {self._masked}{' closed' if self._closed else ''}>"
+        return f"<Database {self._masked}{' closed' if self._loop_databases.closed else ''}>"
 
     # -- statements ------------------------------------------------------------------------------
 
-    async def prepare(self, sql: str) -> Statement:
-        """Prepare a statement on the task's connection, which is pinned until it is closed."""
-        parsed = self._parse(sql)
-        return await prepare(await self._loop_database().bound_session(), parsed)
+    async def prepare(self, sql: str, *, timeout: float | None = None) -> Statement:
+        """Prepare a statement on the task's connection, which is pinned until it is closed.
+        `timeout` bounds the preparation, and not the statement."""
+        parsed, loop_db = self._parse(sql), self._loop_databases.here()
+        limit = limit_of(loop_db, parsed, timeout, gives="statement")
+        return await prepare(await loop_db.bound_session(limit=limit), parsed, limit=limit)
 
     def _parse(self, sql: str) -> ParsedStatement:
         return self._statement_cache[sql]  # analyses what is new
 
-    def _run(self, method: str, sql: str, parameters: Any) -> Awaitable[Any]:
-        loop_db = self._loop_databases.get(running_loop())  # type: ignore[arg-type]
-        if loop_db is None or self._closed:
-            loop_db = self._loop_database()
+    def _run(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Awaitable[Any]:
+        loop_databases = self._loop_databases
+        loop_db = loop_databases.get(running_loop())  # type: ignore[arg-type]
+        if loop_db is None or loop_databases.closed:
+            loop_db = loop_databases.here()
         parsed = self._statement_cache[sql]
-        work = loop_db.run(method, parsed, parameters)
+        if timeout is None:
+            work = loop_db.run(method, parsed, parameters)
+        else:
+            work = loop_db.run_within(timeout, method, parsed, parameters)
         return loop_db.observed(parsed.keyword, parsed.text, work) if self._observers else work
 
-    async def _run_many(self, parsed: ParsedStatement, text: str, rows: list[Any]) -> None:
-        loop_db = self._loop_database()
+    async def _run_many(
+        self, parsed: ParsedStatement, text: str, rows: list[Any], timeout: float | None
+    ) -> None:
+        loop_db = self._loop_databases.here()
+        limit = limit_of(loop_db, parsed, timeout)
         if rows:
-            work = self._run_rows(loop_db, parsed, text, rows)
+            work = run_rows(limit, loop_db, parsed, text, rows)
             await loop_db.observed(parsed.keyword, parsed.text, work)
         elif (session := loop_db.session()) is not None:
-            session.require_connection()  # with nothing to run, too: the transaction may be lost
-
-    async def _run_rows(
-        self, loop_db: LoopDatabase, parsed: ParsedStatement, text: str, rows: list[Any]
-    ) -> None:
-        session = await loop_db.bound_session()
-        await session.run(lambda connection: connection.execute_many(text, rows), parsed)
+            require_connection(session)  # with nothing to run, too: the transaction may be lost
 
     def _stream(
-        self, parsed: ParsedStatement, text: str, arguments: Arguments, into: Any
+        self,
+        parsed: ParsedStatement,
+        text: str,
+        arguments: Arguments,
+        into: Any,
+        timeout: float | None,
     ) -> Stream[Any]:
-        return Stream(self, parsed, text, arguments, None, into)
+        return Stream(self, parsed, text, arguments, None, into, timeout)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -178,99 +193,43 @@ class Database(TextVerbs):
 
     async def begin(self, *, isolation: Isolation | None = None, read_only: bool = False) -> None:
         """Begin a transaction that ends with commit() or rollback(), or with the task."""
-        loop_db = self._loop_database()
-        session = loop_db.session()
-        if session is not None and session.lost is None and self.in_transaction:
-            raise PoolError(
-                "a transaction is open already: commit() or rollback() it first, "
-                "or use `async with db.transaction()` for a savepoint"
-            )
-        loop_db.refused.discard(loop_db.current_task())
-        await Transaction(self, isolation, read_only).start()
+        await task_transaction.begin(self._loop_databases.here(), isolation, read_only)
 
     async def commit(self) -> None:
-        """Of the transaction that `begin()` began."""
-        session = self._session_in_transaction("commit")
-        if session.lost is not None:
-            raise session.lost.error()  # and so on, until rollback() or the end of the block
-        transaction = session.transactions[-1] if session.transactions else None
-        if transaction is not None and transaction.is_block:
-            raise PoolError("inside a transaction() block: leave the block to commit")
-        try:
-            if transaction is not None:
-                await transaction.commit()
-            else:
-                session.require_alive()
-                parsed = self._parse("COMMIT")
-                if not await self._commit_raw(session, parsed):
-                    raise errors.transaction_lost(
-                        "rolled_back", "a statement in it had failed, so the server rolled back"
-                    )
-        except Exception:
-            session.loop_db.refused.add(session.task)
-            raise
-
-    async def _commit_raw(self, session: Session, parsed: ParsedStatement) -> bool:
-        try:
-            return await session.run_observed(lambda connection: connection.commit(), parsed)
-        except Exception as error:
-            lost = session.lost
-            if lost is None or lost.cause is not error:
-                raise
-            session.accept_loss()  # it is over: the task goes on with another connection
-            session.hold_or_give_back()
-            raise lost.error() from error
+        """Commit the transaction that `begin()` began."""
+        await task_transaction.commit(self._loop_databases.here())
 
     async def rollback(self) -> None:
-        """Of everything, also inside of nested blocks; the task goes on outside a transaction.
+        """Roll back everything, nested blocks too; the task goes on outside a transaction.
         After a commit() that raised there is nothing to do, and that is no error. After a
         `SessionLostError` the task goes on with a new session, as after `release()`."""
-        refused, task = self._loop_database().refused, self._loop_database().current_task()
-        held = self._loop_database().session()
-        if held is not None and held.lost_session is not None and held.lost is None:
-            held.accept_session_loss()
-            held.hold_or_give_back()
-            return
-        try:
-            session = self._session_in_transaction("roll back")
-        except PoolError:
-            if task not in refused:
-                raise
-            refused.discard(task)
-            return
-        if session.transactions:
-            outermost, *inner = session.transactions
-            del session.transactions[1:]
-            for each in inner:
-                each.rolled_back_by(task)
-            try:
-                await outermost.rollback()
-            finally:
-                outermost.rolled_back_by(task)
-            return
-        lost = session.lost
-        session.accept_loss()
-        if (
-            session.connection is not None and session.connection.is_dead
-        ):  # its server has rolled it back
-            session.drop_connection(ConnectionError("the connection was lost before ROLLBACK"))
-        if session.connection is None:
-            session.hold_or_give_back()
-        elif lost is None or session.connection.in_transaction:
-            session.changes.roll_back()
-            await session.run_observed(
-                lambda connection: connection.rollback(), None, verb="ROLLBACK"
-            )
+        await task_transaction.rollback(self._loop_databases.here())
 
-    def _session_in_transaction(self, verb: str) -> Session:
-        session = self._loop_database().session()
-        if session is not None and (
-            session.transactions
-            or session.lost is not None
-            or (session.connection is not None and session.refresh(session.connection))
-        ):
-            return session
-        raise PoolError(f"no transaction is open in this task: there is nothing to {verb}")
+    def lane(self, name: str, *, max_size: int | None = None, priority: int = 0) -> DatabaseLane:
+        """`with db.lane("batch", max_size=3, priority=-1):` what is done inside, also by tasks that
+        are started there, never has more than `max_size` connections out. Who waits with a higher
+        priority is served first; outside of lanes it is 0. The same name and options give the same
+        lane. Raises `ValueError` if the name has other options already."""
+        return self._lanes.get(name, max_size, priority)
+
+    def lanes(self) -> list[DatabaseLane]:
+        """Every lane of this database, the oldest first."""
+        return self._lanes.all()
+
+    # -- notifications ---------------------------------------------------------------------------
+
+    def listen(self, *channels: str, limit: int = 10_000) -> Listener:
+        """Return an async iterator over the notifications on these channels (PostgreSQL).
+
+        It survives a lost connection: after it was made again there is one with the kind
+        `"reconnected"`, since some may have been missed. All listeners of an event loop share one
+        connection of the pool.
+
+        Args:
+            limit: How many notifications wait for one that does not read them. One more, and it
+                ends with a `PoolError`.
+        """
+        return new_listener(self, channels, limit)
 
     # -- the connection --------------------------------------------------------------------------
 
@@ -283,7 +242,7 @@ class Database(TextVerbs):
     async def release(self) -> None:
         """Reset and return the task's connection early. After a `SessionLostError` the task goes on
         with a new session."""
-        session = self._loop_database().session()
+        session = self._loop_databases.here().session()
         if session is None:
             return
         if self.in_transaction or session.transactions or session.lost is not None:
@@ -328,8 +287,12 @@ class Database(TextVerbs):
         return None if loop_db is None else loop_db.peek()
 
     @property
-    def pool(self) -> Pool[DriverConnection] | None:
-        """The pool of the running loop; None if `pooled=False`."""
+    def pool(self) -> Pool[DriverConnection] | Any:
+        """The pool of the running loop; None if `pooled=False`.
+
+        Its type has `Any` in the place of None, because who has written `pooled=True`, or nothing,
+        knows that there is one.
+        """
         if not self._pooled:
             return None
         loop = asyncio._get_running_loop()
@@ -339,7 +302,7 @@ class Database(TextVerbs):
                 f"is running here. Read it in a coroutine, such as the one given to asyncio.run()."
             )
         loop_db = self._loop_databases.get(loop)
-        return (self._loop_database() if loop_db is None else loop_db).pool
+        return (self._loop_databases.here() if loop_db is None else loop_db).pool
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -348,80 +311,48 @@ class Database(TextVerbs):
 
     @property
     def closed(self) -> bool:
-        """Whether `close()` was called."""
-        return self._closed
+        """Whether it was closed, and not opened again; while it drains it is not yet."""
+        return self._loop_databases.closed
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Call this when a statement begins, with its operation (such as SELECT) and its text; what
         it returns, if anything, is called at the end, with the error or None. Returns the function
         that ends it."""
         options.function("observer", observer)
-        self._observers += (observer,)
-
-        reference = weakref.ref(self)
+        observers = self._observers
+        observers.append(observer)
 
         def unobserve() -> None:
-            database = reference()
-            if database is not None:
-                before = database._observers
-                database._observers = tuple(each for each in before if each is not observer)
+            observers[:] = [each for each in observers if each is not observer]
 
         return unobserve
 
     # -- opening and closing ---------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect `min_size` connections now, at least one: wrong settings show at the start.
+        """Make `min_size` connections now, at least one, so that wrong settings show at the start.
 
-        Raises what connecting raised; then nothing is left behind, and it may be opened again.
+        A database that was closed is open again, in this and in all other event loops; a close that
+        is under way is waited for first. Raises `ConnectError`, or what else was raised instead of
+        a connection; then nothing is left behind, and it may be opened again.
         """
-        await self._loop_database().pool._open_with(1)
+        await self._loop_databases.open()
 
-    async def close(self) -> None:
-        """Close the pools of all event loops, for good."""
-        self._closed = True
-        here = asyncio.get_running_loop()
-        elsewhere = []
-        for loop, loop_db in [*self._loop_databases.items()]:
-            if loop is here:
-                continue
-            del self._loop_databases[loop]
-            elsewhere.append(self._close_elsewhere(loop, loop_db))
-        loop_db_here = self._loop_databases.get(here)
-        try:
-            if loop_db_here is not None:
-                await loop_db_here.close()
-        finally:
-            for outcome in await asyncio.gather(*elsewhere, return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    log(WARNING, "%s: closing in another loop failed: %r", self._label, outcome)
-            self._driver.close()
-            self._statement_cache.forget()  # something may keep this object for a while
+    async def close(self, *, drain: float | None = None) -> None:
+        """Close the pools of all event loops; later use raises `PoolClosedError`, until `open()`.
 
-    async def _close_elsewhere(
-        self, loop: asyncio.AbstractEventLoop, loop_db: LoopDatabase
-    ) -> None:
-        """In its own loop; if that has ended, or ends before it comes to it, from here."""
-        done: Future[None] = Future()
-        closing: list[asyncio.Task[None]] = []
+        Args:
+            drain: Seconds in which what is under way may come to its end: tasks go on with the
+                connections that they hold, those that wait are served, and new acquires raise
+                `PoolClosedError`. None does not wait.
+        """
+        patience = 0.0 if drain is None else options.duration("drain", drain)
+        await self._loop_databases.close(patience)
 
-        def begin() -> None:
-            closing.append(loop.create_task(loop_db.close()))
-            closing[0].add_done_callback(lambda _: done.set_result(None))
-
-        stopped = 0  # at how many looks: between the steps of its end it does not run, either
-        try:
-            loop.call_soon_threadsafe(begin)
-            while stopped < 2 and not done.done() and not loop.is_closed():
-                await asyncio.wait([asyncio.wrap_future(done)], timeout=LOOK_AGAIN)
-                stopped = 0 if loop.is_running() else stopped + 1
-        except RuntimeError:
-            pass  # it is closed
-        if not done.done():
-            loop_db.forsake()
-            for task in closing:
-                if loop.is_closed():
-                    _forget(task)
+    def _release(self) -> None:
+        """All loops are closed: let go of what they shared."""
+        self._driver.close()
+        self._statement_cache.forget()  # something may keep this object for a while
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -442,7 +373,7 @@ class Database(TextVerbs):
 
     def after_fork(self) -> object:
         """In the child: the connections stay the parent's, and are left alone."""
-        loop_databases, self._loop_databases = self._loop_databases, {}
+        loop_databases, self._loop_databases = self._loop_databases, self._loop_databases.heir()
         self._forget_statements()  # another thread may have been in the middle of them
         return (
             loop_databases,
@@ -453,37 +384,12 @@ class Database(TextVerbs):
     def _forget_statements(self) -> None:
         self._statement_cache = StatementCache(self._driver)
 
-    def _loop_database(self) -> LoopDatabase:
-        if self._closed:
-            raise errors.database_closed(self._label)
-        loop = asyncio._get_running_loop()
-        loop_db = self._loop_databases.get(loop)  # type: ignore[arg-type]
-        return self._new_loop_database() if loop_db is None else loop_db
-
-    def _new_loop_database(self) -> LoopDatabase:
-        loop = asyncio.get_running_loop()
-        for other, loop_db in [*self._loop_databases.items()]:
-            if other.is_closed():
-                self._loop_databases.pop(other, None)
-                loop_db.forsake()
-        loop_db = self._loop_databases[loop] = LoopDatabase(self, loop)
-        return loop_db
-
-    def _leave(self, loop_db: LoopDatabase) -> None:
-        """Its loop goes down."""
-        if self._loop_databases.get(loop_db.loop) is loop_db:
-            del self._loop_databases[loop_db.loop]
+    def _note_connection(self) -> None:
+        """A first connection is made: it is too late to register functions."""
+        self._connected = True
 
     async def _get_password(self) -> Secret | None:
-        password = self._password
-        if password is None or not callable(password.reveal()):
-            return password
-        value = password.reveal()()
-        if is_awaitable(value):
-            value = await value
-        if not isinstance(value, str):
-            raise TypeError(f"password() must return a string, not {type(value).__name__}")
-        return _sendable(value)
+        return await ask_password(self._password)
 
     # -- functions of an embedded database -------------------------------------------------------
 
@@ -511,68 +417,3 @@ class Database(TextVerbs):
                 f"so that every connection has it"
             )
         register(method, arguments, more)
-
-
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
-    return str(value)
-
-
-def _check_password(password: Any, of_url: Secret | None) -> Secret | None:
-    if password is None:
-        return of_url
-    if not isinstance(password, str) and not callable(password):
-        raise TypeError("password must be a string or a callable that returns one")
-    return _sendable(password) if isinstance(password, str) else Secret(password)
-
-
-def _sendable(password: str) -> Secret:
-    if not is_text(password):
-        raise ValueError("password has a null or half a character, which no server takes")
-    return Secret(password)
-
-
-def _check_connect_args(given: Any) -> dict[str, Any]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise TypeError("connect_args must be a mapping from names to values")
-    return dict(given)
-
-
-def _check_pool_options(
-    given: dict[str, Any], *, pooled: bool, persistent: bool, name: str
-) -> dict[str, Any]:
-    hooks = [hook for hook in HOOKS if hook in given]
-    if hooks:
-        raise TypeError(
-            f"Database() has hooks of its own and does not take {', '.join(hooks)}; "
-            f"on_connect runs on each new connection"
-        )
-    if persistent and pooled:
-        raise ValueError("persistent=True is for pooled=False: a pool keeps its connections open")
-    if not pooled:
-        sizes = [size for size in ("min_size", "max_size", "max_uses") if size in given]
-        if sizes:
-            raise ValueError(f"{', '.join(sizes)} cannot be given with pooled=False")
-        given["max_size"] = 1
-        if not persistent:
-            given["max_uses"] = 1
-    complete = {"acquire_timeout": ACQUIRE_TIMEOUT, **given, "name": given.get("name") or name}
-    unknown = [option for option in complete if option not in POOL_OPTIONS]
-    if unknown:
-        known = POOL_OPTIONS.union(signature(Database).parameters) - {"url", "pool_options"}
-        raise options.unknown("Database()", unknown, known)
-    Settings.check(object, complete)  # each event loop gets a pool of its own
-    return complete
-
-
-def _forget(task: asyncio.Task[None]) -> None:
-    """It came too late for the last step of its loop: nobody is to be warned of that."""
-    coroutine = task.get_coro()
-    if isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) == CORO_CREATED:
-        coroutine.close()
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as gather() does

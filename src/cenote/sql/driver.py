@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from logging import DEBUG
 from typing import Any, ClassVar, TypeVar
 
+from ..errors import PoolError
 from ..log import log
 from .connection_state import StatefulConnection
 from .dialects import Dialect, Isolation
@@ -22,6 +23,7 @@ from .url import Secret, Target
 
 T = TypeVar("T")
 Arguments = Sequence[Any] | Mapping[str, Any] | None
+Received = Callable[[str, str, int], None]  # channel, payload, process of the server
 
 # Characters of the longest text that a driver keeps prepared, as in asyncpg: a longer one is
 # hardly ever sent again.
@@ -36,6 +38,9 @@ class ConnectConfig:
     target: Target
     connect_args: Mapping[str, Any]
     statement_cache_size: int
+    same_values: bool = True  # those that the driver would give are made the same as on all others
+    # For a driver that connects by itself, to stop a statement.
+    ask_password: Callable[[], Awaitable[Secret | None]] | None = field(default=None, repr=False)
 
 
 class RowCursor(ABC):
@@ -48,6 +53,11 @@ class RowCursor(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close the result, also before its end; the connection is usable afterwards."""
+
+    @property
+    def has_unread_rows(self) -> bool:
+        """Whether the server has sent rows, or will, that stand in the way of other statements."""
+        return False
 
     def abandon(self) -> None:  # noqa: B027
         """Give up the result without I/O, because its connection is destroyed."""
@@ -79,6 +89,7 @@ class DriverConnection(StatefulConnection, ABC):
     __slots__ = ()
 
     dialect: ClassVar[Dialect]  # of the statements that the connection takes
+    aborts: ClassVar[bool] = False  # after an error in a transaction only its end can run
     interleaves: ClassVar[bool] = True  # other statements run while a RowCursor is open
     cancels: ClassVar[bool] = False  # close() stops a statement if `interrupted` is set
     caches_statements: ClassVar[bool] = False  # keeps statements prepared that were run
@@ -148,6 +159,23 @@ class DriverConnection(StatefulConnection, ABC):
     def terminate(self) -> None:
         """Close the connection at once, without I/O that waits; harmless after close()."""
 
+    async def stop(self) -> None:
+        """Tell the server to stop the statement that runs now; return when the order is sent.
+
+        It is called while the statement runs, and repeatedly if that does not end. After it has
+        returned, and after `absorb()`, it must not stop any other statement.
+        """
+        raise PoolError("this driver cannot stop a statement without closing its connection")
+
+    async def absorb(self) -> None:
+        """Run a harmless statement, which a late order to stop may hit."""
+        await self.ping()
+
+    def is_spoiled(self, keyword: str) -> bool:
+        """Whether the answer to a statement with this first word may be wrong, because the server
+        was told to stop it and has not said that it did."""
+        return False
+
     async def savepoint(self, name: str) -> None:
         """Set a savepoint in the open transaction."""
         await self.execute(self.dialect.savepoint(name), None)
@@ -214,6 +242,27 @@ class DriverConnection(StatefulConnection, ABC):
         """
         return Prepared(self, template.text)
 
+    async def listen(self, channel: str) -> None:
+        """Have the server send what is notified on a channel.
+
+        A driver that defines this defines `unlisten` and `on_notification`, too.
+        """
+        raise NotImplementedError
+
+    async def unlisten(self, channel: str) -> None:
+        """End `listen()` for a channel."""
+        raise NotImplementedError
+
+    def on_notification(self, received: Received, lost: Callable[[], None]) -> None:
+        """Call `received` with channel, payload and process of each notification from now on, also
+        while no statement runs, and `lost` when the connection is closed."""
+        raise NotImplementedError
+
+    def cancel_promptly(self, awaitable: Awaitable[T]) -> Awaitable[T]:
+        """Return an awaitable that ends at once when it is cancelled; then the connection is
+        destroyed, so that the library need not put it in order."""
+        return awaitable
+
     def touch(self, reason: str, *, lasting: bool = False, replans: bool = False) -> None:
         """Note that a statement changes the session, with the reason that messages show."""
         self.touched = reason
@@ -225,6 +274,12 @@ class DriverConnection(StatefulConnection, ABC):
 
     def returned(self) -> None:
         """The connection is about to go back to the pool."""
+
+    async def lend(self) -> None:
+        """The connection of the library is about to be given out, for a connection() block."""
+
+    async def take_back(self) -> None:
+        """The block is over."""
 
     def greeted(self) -> None:
         """The function on_connect has run: what it did is part of every new connection."""
@@ -248,7 +303,8 @@ class DriverConnection(StatefulConnection, ABC):
             if end is not None:
                 await self.execute(end, None)
         except Exception:
-            if self.in_transaction:
+            settled = self.time_limit is None or await self.time_limit.settle()
+            if settled and self.in_transaction:
                 try:
                     await self.execute(undo, None)
                 except Exception as error:  # the first error has the cause
@@ -265,7 +321,8 @@ def capabilities_of(kind: type[DriverConnection]) -> frozenset[str]:
 
 
 OPTIONAL = {
-    name: getattr(DriverConnection, name) for name in ("ping", "reset", "prepare", "looks_dead")
+    name: getattr(DriverConnection, name)
+    for name in ("ping", "reset", "prepare", "looks_dead", "listen")
 }
 TRAITS = {
     "cancels": "cancel",
@@ -311,11 +368,11 @@ class Driver(ABC):
 
     connection_class: ClassVar[type[DriverConnection]]  # of what connect() returns
     style: ClassVar[Style]  # of the placeholders that the connections take
+    # Counts the sessions whose mark its one parameter ends with; None: the server knows no marks.
+    marked_statement: ClassVar[str | None] = None
 
     def __init__(self, config: ConnectConfig) -> None:
         self.config = config
-        # For a driver that connects by itself, to stop a statement; set by the database.
-        self.ask_password: Callable[[], Awaitable[Secret | None]] | None = None
 
     @property
     def dialect(self) -> Dialect:
@@ -336,6 +393,10 @@ class Driver(ABC):
     async def connect(self, password: Secret | None) -> DriverConnection:
         """Open a connection, with copies of `connect_args`."""
 
+    async def connect_marked(self, password: Secret | None, mark: str) -> DriverConnection:
+        """Open one that the server knows by this mark, as `marked_statement` says."""
+        return await self.connect(password)
+
     def is_disconnect(self, error: BaseException) -> bool:
         """Whether the connection cannot be used after this error."""
         return isinstance(error, OSError)
@@ -343,6 +404,10 @@ class Driver(ABC):
     def hint(self, error: BaseException) -> str | None:
         """Return a note that explains an error of a statement, or None."""
         return None
+
+    def is_stopped(self, error: BaseException) -> bool:
+        """Whether this error may be the answer to `stop()`."""
+        return False
 
     def is_unsent(self, error: BaseException) -> bool:
         """Whether this error says that the connection was closed before anything was sent."""
@@ -358,6 +423,10 @@ class Driver(ABC):
 
     def is_demoted(self, error: BaseException) -> bool:
         """Whether this error says that the server has become read-only."""
+        return False
+
+    def is_full(self, error: BaseException) -> bool:
+        """Whether the server refused a connection because it has as many as it allows."""
         return False
 
     def close(self) -> None:  # noqa: B027

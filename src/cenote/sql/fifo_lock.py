@@ -9,29 +9,31 @@ from collections import deque
 class FifoLock:
     """Whose it is to do something; `taken` may be set by who finds that it is not."""
 
-    __slots__ = ("_waiters", "taken")
+    __slots__ = ("taken", "waiters")
 
     def __init__(self) -> None:
         self.taken: bool = False
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self.waiters: deque[asyncio.Future[None]] | None = None  # made for the first
 
     async def wait(self) -> None:
         """For one that is taken."""
         future = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
+        if self.waiters is None:
+            self.waiters = deque()
+        self.waiters.append(future)
         try:
             await future
         except BaseException:
             if future.done() and not future.cancelled():
                 self.give()  # it had come
-            elif future in self._waiters:  # else somebody has found it cancelled
-                self._waiters.remove(future)
+            elif future in self.waiters:  # else somebody has found it cancelled
+                self.waiters.remove(future)
             raise
 
     def give(self) -> None:
         """To the next in line, whose it is from now on."""
-        while self._waiters:
-            future = self._waiters.popleft()
+        while self.waiters:
+            future = self.waiters.popleft()
             if not future.done():
                 future.set_result(None)
                 return

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from inspect import iscoroutinefunction, ismethod
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import errors
+from . import messages
 from .driver import DriverConnection
 from .session import Session
 
 if TYPE_CHECKING:
-    from .database import Database
-    from .transaction import Transaction
+    from .scope import AnyTransaction
 
 # What a guard answers by itself, or must not take over from the class that it stands for.
 OWN = frozenset(
@@ -33,58 +32,12 @@ OWN = frozenset(
 )  # fmt: skip
 
 
-class ConnectionBlock:
-    """A block that holds the driver's own connection; it counts as touched."""
-
-    __slots__ = ("_database", "_guard", "_joined", "_session")
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._guard: Guard | None = None
-        self._joined: Transaction | None = None
-        self._session: Session | None = None
-
-    async def __aenter__(self) -> Any:
-        if self._session is not None:
-            raise RuntimeError("this connection() was used before; call db.connection() for each")
-        loop_db = self._database._loop_database()
-        session = await loop_db.bound_session()
-        try:
-            connection = session.require_connection()
-            if connection.looks_dead() and session.pin_reason() is None:
-                session.drop_connection(
-                    ConnectionError("the connection was lost while it was idle")
-                )
-                connection = await session.renew()
-        except BaseException:
-            session.hold_or_give_back()
-            raise
-        self._session = session
-        self._joined = loop_db.joined.get(loop_db.current_task())
-        session.blocks.append(self._joined)
-        connection.touch(connection.touched or "connection()")
-        self._guard = stand_in(connection, session, self._joined)
-        session.hold_or_give_back()
-        return self._guard
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        session = self._session
-        assert session is not None
-        dismiss(self._guard)
-        await session.leave_block(error, self._joined)
-
-
 class Guard:
     """Stands in for the driver's connection as long as its block is open.
 
     `isinstance()` and `==` take it for the connection, `__wrapped__` is the connection itself.
-    Every other use is passed on inside the block, and raises `NotAcquiredError` afterwards; in a
-    task that joined a transaction, `TransactionClosedError` after the end of that.
+    Every other use is passed on inside the block, and raises `NotAcquiredError` afterwards. In a
+    task that joined an inner block it raises `TransactionClosedError` after the end of that.
     """
 
     __slots__ = (
@@ -98,7 +51,7 @@ class Guard:
     )  # fmt: skip
 
     _cenote_hash: int
-    _cenote_joined: Transaction | None  # by the task of the block
+    _cenote_joined: AnyTransaction | None  # by the task of the block
     _cenote_kind: type  # of the connection
     _cenote_label: str  # of the database
     _cenote_session: Session | None  # None: the block is over
@@ -152,7 +105,7 @@ class Guard:
 
 
 def stand_in(
-    connection: DriverConnection, session: Session, joined: Transaction | None = None
+    connection: DriverConnection, session: Session, joined: AnyTransaction | None = None
 ) -> Guard:
     """A new guard of the connection's connection."""
     raw = connection.raw
@@ -169,19 +122,19 @@ def stand_in(
 
 
 def dismiss(guard: Any) -> None:
-    """Its block is over: whoever still has it reaches nothing by it."""
+    """Its block is over: it leads nowhere for code that still has it."""
     object.__setattr__(guard, "_cenote_joined", None)
     object.__setattr__(guard, "_cenote_session", None)
     object.__setattr__(guard, "_cenote_raw", None)
 
 
 def _checked(guard: Guard, name: str) -> Any:
-    joined = guard._cenote_joined
-    if joined is not None and not joined.is_open:
-        raise errors.transaction_over()
     session = guard._cenote_session
     if session is None or session.ended or session.task.done():
-        raise errors.connection_over(guard._cenote_label, name)
+        raise messages.connection_over(guard._cenote_label, name)
+    joined = guard._cenote_joined
+    if joined is not None and not joined.is_open:
+        raise messages.transaction_over()
     return guard._cenote_raw
 
 

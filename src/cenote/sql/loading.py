@@ -54,7 +54,7 @@ def reject_unknown(options: Mapping[str, Any], known: Sequence[str]) -> None:
     unknown = [name for name in options if name not in known]
     if unknown:
         raise ValueError(
-            f"url has the unknown option {', '.join(map(repr, unknown))}; "
+            f"url has the unknown option {', '.join(nearest(name, known) for name in unknown)}; "
             f"known are {', '.join(sorted(known))}. "
             f"Arguments of the driver's connect() go into connect_args."
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from .. import errors
 from ..errors import SessionLostError, TransactionLostError
+from . import messages
 
 if TYPE_CHECKING:
     from .parsing.statements import ParsedStatement
@@ -29,7 +29,7 @@ class Lost:
         self.cause: BaseException | None = cause
 
     def error(self) -> TransactionLostError:
-        error = errors.transaction_lost(self.outcome, self.why)
+        error = messages.transaction_lost(self.outcome, self.why)
         error.__cause__ = self.cause
         return error
 
@@ -37,15 +37,18 @@ class Lost:
 class LostSession:
     """A connection that was lost, and with it what its task had changed in the session."""
 
-    __slots__ = ("cause", "once", "reason")
+    __slots__ = ("cause", "once", "reason", "told")
 
     def __init__(self, reason: str, cause: BaseException | None, *, once: bool) -> None:
         self.reason: str = reason
         self.cause: BaseException | None = cause
         self.once: bool = once  # the change is doubtful: it suffices to raise the error once
+        self.told: bool = False  # the error was raised
 
     def error(self) -> SessionLostError:
-        error = errors.session_lost(self.reason)
+        """Return the error, which is raised then."""
+        self.told = True
+        error = messages.session_lost(self.reason)
         error.__cause__ = self.cause
         return error
 

@@ -5,205 +5,134 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Coroutine
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
 from logging import DEBUG, ERROR
-from time import monotonic
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from .. import errors
 from .._fast import Acquire
+from ..breaker import ConsecutiveFailures
 from ..caller import user_stacklevel
-from ..errors import PoolError, TransactionScopeWarning
-from ..hooks import is_awaitable
+from ..errors import PoolError, StatementTimeoutError, TransactionScopeWarning
 from ..log import log
+from ..loop_end import at_loop_end
 from ..observe import task_name
+from ..options import UNSET, Unset
 from ..pool import Pool
-from ..pool.hooks import was_cut
-from ..pool.loop import is_monotonic
+from . import messages
+from .connecting import connect_timeout, words_for
+from .connection_hooks import ConnectionHooks
 from .driver import Arguments, Driver, DriverConnection
-from .notes import note, note_connect
+from .fastpath import is_ready, run_statement
+from .listen import Listening
 from .parsing.statements import ParsedStatement, without_rows
 from .scope import acting_task, forget_scope, open_transactions, scope
 from .session import Session
 from .states import ConnectionState
-from .url import without_frames
+from .time_limits import TimeLimit
+from .verdict import judge_first, survives
 
 if TYPE_CHECKING:
+    from ..pool import Lane
     from .database import Database
+    from .lanes import DatabaseLane
+    from .scope import AnyTransaction
     from .transaction import Transaction
 
 R = TypeVar("R")
 
+GIVING_BACK = 0.5  # seconds after a drain, in which connections of tasks that were unbound return
 LAST_MOMENTS = 2.0  # seconds for a proper end when the loop goes down
-JUST_NOW = 0.001  # seconds since the last answer: as long it is alive without looking
 
 FIRST, LAST = "first", "last"  # attempts to run a statement
+
+
+def breaker() -> ConsecutiveFailures:
+    """Return the circuit breaker that a database has unless another one, or None, is given."""
+    return ConsecutiveFailures(
+        5, recovery_timeout=1.0, success_threshold=1, max_recovery_timeout=15.0
+    )
 
 
 class LoopDatabase:
     """What a `Database` is in one event loop."""
 
-    def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        database: Database,
+        loop: asyncio.AbstractEventLoop,
+        stand_in: Driver | None = None,
+    ) -> None:
         self.database: Database = database
         self.label: str = database._label
-        self.driver: Driver = database._driver
+        self.driver: Driver = stand_in or database._driver
+        self.doubtful: Container[str] = self.driver.dialect.rules.doubtful
         self.loop: asyncio.AbstractEventLoop = loop
         self.sessions: dict[Any, Session] = {}  # task -> what it holds over several statements
         self.private: set[Session] = set()  # of streams
         self.joined: dict[Any, Transaction] = {}  # task -> the transaction of another
-        self.connections: set[DriverConnection] = set()  # all that are open
-        # Counted up when a connection is lost: the others are suspect.
-        self.suspicion_epoch: int = 0
+        self.orders: set[asyncio.Task[None]] = set()  # that tell the server to stop a statement
         self.refused: WeakSet[Any] = WeakSet()  # tasks whose commit() has failed
         self.over: bool = False
+        self.closed: bool = False  # by the program; over is also what ends with its loop
         self.disowned: bool = False  # this is a forked child, and all of it is the parent's
-        self._closing: set[DriverConnection] = set()  # that end in proper form just now
-        self._all_closed = asyncio.Event()  # after the end
-        self.time: Callable[[], float] = monotonic if is_monotonic(loop) else loop.time
-        self._ping_after_idle = database._ping_after_idle
-        self.reset_always: bool = database._reset == "always"
+        self.hooks: ConnectionHooks = ConnectionHooks(self)
+        self.time: Callable[[], float] = self.hooks.time
+        self.reset_always: bool = self.hooks.reset_always
+        self.listening: Listening = Listening(self)
+        self._children_join = database._child_tasks == "join"
         self._guard: AsyncGenerator[None, None] | None = None
+        pool_options: dict[str, Any] = {**database._pool_options}
+        if "strategy" not in pool_options:
+            fleet = pool_options.get("fleet")
+            strategy = None if fleet is None else fleet.strategy()
+            pool_options["strategy"] = breaker() if strategy is None else strategy
         self.pool: Pool[DriverConnection] = Pool(
-            self._connect,
-            destructor=self._disconnect,
-            healthcheck=self._ping,
-            before_acquire=self._before_acquire,
-            before_release=self._before_release,
-            **database._pool_options,
+            self.hooks.connect,
+            destructor=self.hooks.disconnect,
+            healthcheck=self.hooks.ping,
+            before_acquire=self.hooks.before_acquire,
+            before_release=self.hooks.before_release,
+            **pool_options,
         )
-        self.pool._skip_check_within(min(JUST_NOW, self._ping_after_idle))
+        target = self.driver.config.target
+        self.pool._word(words_for(target))
+        self.pool._word_create_timeout(partial(connect_timeout, self.label, target))
+        self.pool._skip_check_within(self.hooks.unchecked_for)
+        if self.driver.marked_statement is not None:
+            self.pool._count_marked(self.hooks.count_marked)
         # Bound once, for every statement.
-        self.acquire: Callable[[], Acquire[DriverConnection]] = self.pool.acquire
+        self.acquire: Callable[..., Acquire[DriverConnection]] = self.pool.acquire
+        self._lanes: dict[str, Lane[DriverConnection]] = {}
+        if database._lanes:
+            self.use_lanes()
         self.release_clean: Callable[[DriverConnection], Any] = self.pool._release_clean
 
-    # -- the hooks of the pool -------------------------------------------------------------------
+    @property
+    def connections(self) -> set[DriverConnection]:
+        """All that are open."""
+        return self.hooks.connections
 
-    async def _connect(self) -> DriverConnection:
-        database = self.database
-        if self._guard is None:
-            self._guard = self._watch_loop()
-            await anext(self._guard)
-        database._connected = True
-        password = await database._get_password()
-        try:
-            connection = await self.driver.connect(password)
-        except BaseException as error:
-            note_connect(error, self.driver.config.target)
-            if password is not None:
-                without_frames(error)
-            raise
-        self.connections.add(connection)
-        try:
-            await self._greet(connection)
-        except BaseException:
-            await self._disconnect(connection)
-            raise
-        connection.suspicion_epoch = self.suspicion_epoch
-        connection.last_heard = self.loop.time()
-        return connection
+    # -- lanes -----------------------------------------------------------------------------------
 
-    async def _greet(self, connection: DriverConnection) -> None:
-        """on_connect; what it sets is not touched."""
-        on_connect = self.database._on_connect
-        if on_connect is not None:
-            answer = on_connect(connection.raw)
-            if is_awaitable(answer):
-                await answer
-            if connection.in_transaction:
-                await connection.rollback()
-            connection.greeted()
-        connection.mark_greeted()
+    def use_lanes(self) -> None:
+        """Look from now on whether a task that takes a connection is in a lane."""
+        self.acquire = self._acquire_in_lane
 
-    async def _disconnect(self, connection: DriverConnection) -> None:
-        self._closing.add(connection)
-        try:
-            await connection.close()
-        except asyncio.CancelledError:
-            if self._guard is not None and not was_cut():
-                self._closing.discard(
-                    connection
-                )  # the loop goes down: there is a last moment for it
-                return
-        except BaseException:
-            self._disconnected(connection)
-            raise
-        self._disconnected(connection)
+    def lane(self, lane: DatabaseLane) -> Lane[DriverConnection]:
+        """That lane in the pool of this loop."""
+        known = self._lanes.get(lane.name)
+        if known is None:
+            known = self.pool.lane(lane.name, max_size=lane.max_size, priority=lane.priority)
+            self._lanes[lane.name] = known
+        return known
 
-    def _disconnected(self, connection: DriverConnection) -> None:
-        connection.terminate()
-        connection.mark_closed()
-        self.connections.discard(connection)
-        self._closing.discard(connection)
-        while connection.leftovers:
-            connection.leftovers.pop().abandon()
-        if self.over and not self.connections:
-            self._all_closed.set()
-
-    async def _ping(self, connection: DriverConnection) -> bool:
-        try:
-            await connection.ping()
-        except BaseException as error:
-            connection.mark_broken()
-            if not isinstance(error, Exception):
-                raise  # it took too long, or nobody waits for it any more
-            log(DEBUG, "%s: ping failed: %r", self.label, error)
-            self.suspect_idle()
-            return False
-        connection.suspicion_epoch = self.suspicion_epoch
-        connection.last_heard = self.loop.time()
-        return True
-
-    def _before_acquire(self, connection: DriverConnection) -> Any:
-        if connection.broken:
-            return False
-        idle = self.time() - connection.last_heard
-        has_unread_bytes = idle > JUST_NOW and connection.has_unread_bytes()
-        if connection.looks_dead() or (has_unread_bytes and connection.peer_closed()):
-            connection.mark_broken()
-            self.suspect_idle()
-            return False
-        if (
-            has_unread_bytes
-            or connection.suspicion_epoch != self.suspicion_epoch
-            or idle >= self._ping_after_idle
-        ):
-            return self._ping(connection)
-        return True
-
-    def _before_release(self, connection: DriverConnection) -> Any:
-        if connection.broken or connection.looks_dead():
-            return False
-        connection.returned()
-        always = self.reset_always
-        if not (connection.touched or connection.leftovers or always or connection.in_transaction):
-            connection.last_heard = self.time()
-            return True
-        return self._clean(connection, always)
-
-    async def _clean(self, connection: DriverConnection, always: bool) -> bool:
-        """Nothing of the last task is left; False: this connection cannot do it."""
-        await self.close_leftovers(connection)
-        if connection.in_transaction:
-            await connection.rollback()
-        if (connection.touched or always) and self.database._reset != "never":
-            if not await connection.reset():
-                return False
-            await self._greet(connection)
-        connection.touched = None
-        connection.last_heard = self.loop.time()
-        return not connection.in_transaction  # SET autocommit = 0 and reset="never"
-
-    async def close_leftovers(self, connection: DriverConnection) -> None:
-        """Close the statements and streams of a connection that were never closed."""
-        while connection.leftovers:
-            await connection.leftovers.pop().close()
-
-    def suspect_idle(self) -> None:
-        """A connection was lost: the others are looked at before they are used again."""
-        self.suspicion_epoch += 1
-        self.pool._suspect_idle()
+    def _acquire_in_lane(self, timeout: float | Unset | None = UNSET) -> Acquire[DriverConnection]:
+        lane = self.database._lanes.entered()
+        return (self.pool if lane is None else self.lane(lane)).acquire(timeout)
 
     # -- who holds what --------------------------------------------------------------------------
 
@@ -222,6 +151,9 @@ class LoopDatabase:
         if self.joined and (transaction := self.joined.get(task)) is not None:
             return transaction._open_session()
         if scope.get() is not None:
+            if self._children_join:
+                started_in = self._started_in()
+                return None if started_in is None else started_in._open_session()
             self._check_scope(task)
         return None
 
@@ -229,39 +161,57 @@ class LoopDatabase:
         """The same, without complaining."""
         task = acting_task(self)
         session = self.sessions.get(task)
-        if session is None and (transaction := self.joined.get(task)) is not None:
+        if session is None and (transaction := self.joined_by(task)) is not None:
             return transaction._session if transaction.is_open else None
         return session
 
-    def _check_scope(self, task: Any) -> None:
-        for transaction in open_transactions():
-            if not transaction.is_of(self):
-                continue
-            text = (
-                f"task {task_name(task)!r} was started inside the transaction of task "
-                f"{transaction.task_name!r} and uses the database outside of it, on a connection "
-                f"of its own. To share the transaction use its handle: tx.execute() or "
-                f"async with tx.join()."
-            )
-            if self.database._child_tasks == "error":
-                raise TransactionScopeWarning(text)
-            forget_scope(self)  # once for each task
-            warnings.warn(
-                TransactionScopeWarning(text), stacklevel=user_stacklevel(sys._getframe())
-            )
-            return
+    def joined_by(self, task: Any) -> AnyTransaction | None:
+        """The transaction of another task in which the statements of the running one take part: by
+        `join()`, or because it was started inside, with `child_tasks="join"`."""
+        joined = self.joined.get(task)
+        if joined is None and self._children_join and task not in self.sessions:
+            return self._started_in()
+        return joined
 
-    async def bound_session(self, *, private: bool = False) -> Session:
+    def _started_in(self) -> AnyTransaction | None:
+        """The innermost transaction of this database that was open where the running task was
+        started, and still is."""
+        return next((each for each in open_transactions() if each.is_of(self)), None)
+
+    def _check_scope(self, task: Any) -> None:
+        transaction = self._started_in()
+        if transaction is None:
+            return
+        text = (
+            f"task {task_name(task)!r} was started inside the transaction of task "
+            f"{transaction.task_name!r} and uses the database outside of it, on a connection "
+            f"of its own. To share the transaction use its handle: tx.execute() or "
+            f'async with tx.join(); or give the database child_tasks="join".'
+        )
+        if self.database._child_tasks == "error":
+            raise TransactionScopeWarning(text)
+        forget_scope(self)  # once for each task
+        warnings.warn(TransactionScopeWarning(text), stacklevel=user_stacklevel(sys._getframe()))
+
+    async def bound_session(
+        self, *, private: bool = False, limit: TimeLimit | None = None
+    ) -> Session:
         """The task's session, or a new one; a private one is always new."""
         if not private and (session := self.session()) is not None:
             return session
-        return await self.new_session(private=private)
+        return await self.new_session(private=private, limit=limit)
 
-    async def new_session(self, *, private: bool = False) -> Session:
+    async def new_session(
+        self, *, private: bool = False, limit: TimeLimit | None = None
+    ) -> Session:
         task = self.current_task()
-        claim = self.pool.acquire()
+        claim = self.acquire() if limit is None else self._acquire_within(limit)
         connection = await claim
         return self.bind(connection, claim, task, private=private)
+
+    def _acquire_within(self, limit: TimeLimit) -> Acquire[DriverConnection]:
+        timeout = self.database._pool_options["acquire_timeout"]
+        return self.acquire(limit.left if timeout is None else min(limit.left, timeout))
 
     def bind(
         self, connection: DriverConnection | None, claim: Any, task: Any, *, private: bool = False
@@ -276,15 +226,29 @@ class LoopDatabase:
         return session
 
     def unbind(self, session: Session) -> None:
-        self.private.discard(session)
+        if session.private:
+            self.private.discard(session)
         if self.sessions.get(session.task) is session:
             del self.sessions[session.task]
 
     # -- statements ------------------------------------------------------------------------------
 
-    async def run(self, method: str, parsed: ParsedStatement, parameters: Any) -> Any:
-        """Run one statement of the running task by this method of a connection: that of its
-        session, or one that is taken from the pool for it alone.
+    def run(
+        self, method: str, parsed: ParsedStatement, parameters: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """Return what runs one statement of the running task, which awaits it at once, by this
+        method of a connection: that of its session, or one that is taken from the pool for it."""
+        if self.sessions and parsed.only_data:
+            session = self.sessions.get(acting_task(self))
+            if (
+                session is not None and session.transactions
+                and session.transactions[-1].task is session.task and is_ready(session)
+            ):  # fmt: skip
+                return run_statement(session, method, parsed, parameters)
+        return self._run(method, parsed, parameters)
+
+    async def _run(self, method: str, parsed: ParsedStatement, parameters: Any) -> Any:
+        """The same without the fast path.
 
         A connection that was dead when it was handed out is replaced once: nothing was sent on it.
         """
@@ -316,6 +280,17 @@ class LoopDatabase:
                 return result
         raise AssertionError("the last attempt returns or raises")
 
+    async def run_within(
+        self, timeout: float, method: str, parsed: ParsedStatement, parameters: Any
+    ) -> Any:
+        """The same for a statement that has a timeout."""
+        limit = TimeLimit(self, parsed, timeout)
+        text, arguments = parsed.bind(parameters)
+        session = await self.bound_session(limit=limit)
+        return await limit.bound(
+            self._run_in(session, method, parsed, text, arguments, limit=limit)
+        )
+
     async def _run_in(
         self,
         session: Session,
@@ -323,12 +298,15 @@ class LoopDatabase:
         parsed: ParsedStatement,
         text: str,
         arguments: Arguments,
+        *,
+        limit: TimeLimit | None = None,
     ) -> Any:
         if session.lost is not None and parsed.control == "rollback":
             await self.database.rollback()
             return without_rows(method)
+        call = parsed.call(method, text, arguments)
         try:
-            return await session.run(parsed.call(method, text, arguments), parsed)
+            return await session.run(call if limit is None else limit.guard(call), parsed)
         except Exception as error:
             if arguments is None and session.connection is not None:
                 parsed.note_missing(error)
@@ -339,7 +317,8 @@ class LoopDatabase:
         return self._notify(operation, text, work) if self.database._observers else work
 
     async def _notify(self, operation: str, text: str, work: Awaitable[R]) -> R:
-        begun = [self._tell(each, operation, text) for each in self.database._observers]
+        observers = [*self.database._observers]
+        begun = [self._call_observer(each, operation, text) for each in observers]
         error: BaseException | None = None
         try:
             return await work
@@ -349,10 +328,10 @@ class LoopDatabase:
         finally:
             for end in reversed(begun):
                 if end is not None:
-                    self._tell(end, error)
+                    self._call_observer(end, error)
             del error  # no cycle through this frame
 
-    def _tell(self, observer: Callable[..., Any], *what: Any) -> Any:
+    def _call_observer(self, observer: Callable[..., Any], *what: Any) -> Any:
         try:
             return observer(*what)
         except Exception as error:
@@ -366,7 +345,7 @@ class LoopDatabase:
         error: BaseException,
     ) -> None:
         """After a statement that raised: destroy its connection if it is lost, else keep it."""
-        if not self.survives(connection, error, False):
+        if not survives(self, connection, error, reads_only=False):
             self.discard(connection, error)
         else:
             self.keep(connection, claim, parsed, failed=True)
@@ -381,31 +360,7 @@ class LoopDatabase:
     ) -> None:
         """Pinned, or given back."""
         session = self.bind(connection, claim, self.current_task())
-        session.adopt(connection, parsed, failed=failed)
-
-    def survives(
-        self, connection: DriverConnection, error: BaseException, reads_only: bool
-    ) -> bool:
-        """Whether the connection is as good as before, after a statement that raised."""
-        if not isinstance(error, Exception):
-            connection.interrupt()
-            return False
-        if isinstance(error, PoolError):
-            return True
-        if (hint := self.driver.hint(error)) is not None:
-            note(error, hint)
-        if self.driver.is_disconnect(error) or connection.is_dead:
-            if isinstance(error, TimeoutError):
-                connection.interrupt()
-            else:
-                connection.mark_broken()
-            return False
-        if connection.is_stuck():
-            connection.jam()
-            return False
-        if self.driver.is_demoted(error) and not reads_only:
-            self.pool.retire()
-        return True
+        judge_first(session, connection, parsed, failed=failed)
 
     # -- giving back -----------------------------------------------------------------------------
 
@@ -425,20 +380,20 @@ class LoopDatabase:
         connection.mark_broken()
         lost = (
             isinstance(error, Exception)
-            and not isinstance(error, PoolError)
+            and (not isinstance(error, PoolError) or isinstance(error, StatementTimeoutError))
             and connection.state is not ConnectionState.STUCK
         )
         if lost:
-            self.suspect_idle()
+            self.hooks.suspect_idle()
         if isinstance(error, GeneratorExit):  # in any thread, at any moment
             self.pool._from_finalizer(partial(self.pool.discard, connection))
         else:
             self.pool.discard(connection, error if lost else None)
 
     def gone(self) -> PoolError:
-        if self.database._closed:
-            return errors.database_closed(self.label)
-        return errors.transaction_over()
+        if self.closed:
+            return messages.database_closed(self.label)
+        return messages.transaction_over()
 
     def post(self, step: Callable[[], object]) -> None:
         """From a finalizer: in any thread, at any moment."""
@@ -452,20 +407,34 @@ class LoopDatabase:
         for session in [*self.sessions.values(), *self.private]:
             session.end()
         self.joined.clear()
+        self.listening.end()
 
-    async def close(self) -> None:
-        self.over = True
-        self.end_sessions()
+    async def close(self, patience: float = 0.0) -> None:
+        """Drain for so many seconds, then unbind every task and close the pool."""
+        draining: asyncio.Task[None] | None = None
         try:
-            await self.pool.close()
+            if patience:
+                self.listening.end()  # it would hold its connection to the end
+                # Longer than it may take: at its end the tasks are unbound first.
+                work = self.pool.close(drain=patience + GIVING_BACK)
+                draining = asyncio.create_task(work)
+                await asyncio.wait([draining], timeout=patience)
         finally:
-            guard = self._guard
-            if guard is not None and not self.connections:  # else it sees to those that are busy
-                await guard.aclose()
+            self.over = self.closed = True
+            self.end_sessions()
+            await self.listening.close()
+            try:
+                await self.pool.close()
+            finally:
+                if draining is not None:
+                    await draining
+                guard = self._guard
+                if guard is not None and not self.connections:  # else it sees to the busy ones
+                    await guard.aclose()
 
     def forsake(self) -> None:
         """The loop is gone, or does not run: close without waiting for anything."""
-        self.over = True
+        self.over = self.closed = True
         self.sessions.clear()
         self.private.clear()
         self.joined.clear()
@@ -479,32 +448,45 @@ class LoopDatabase:
         """In a forked child: nothing of it is used, closed or finalized."""
         self.over = self.disowned = True
         kept = [session.disown() for session in [*self.sessions.values(), *self.private]]
-        kept += [self.sessions, self.private, self.joined, self.connections, self._guard, self]
-        self.sessions, self.private, self.joined, self.connections = {}, set(), {}, set()
+        kept += [self.sessions, self.private, self.joined, self.hooks.disown(), self._guard, self]
+        self.sessions, self.private, self.joined = {}, set(), {}
         return kept
 
-    async def _watch_loop(self) -> AsyncGenerator[None, None]:
-        """asyncio.run() closes async generators when everything else is cancelled: the last moment
-        in which something can be awaited."""
-        try:
-            yield
-        finally:
-            if not self.disowned:
-                await self._end_with_loop()
+    @property
+    def watches_loop(self) -> bool:
+        """Whether there is a last moment in which connections are closed when the loop ends."""
+        return self._guard is not None
+
+    async def watch_loop(self) -> None:
+        """See to it that there is one."""
+        if self._guard is None:
+            self._guard = await at_loop_end(self._end_with_loop)
 
     async def _end_with_loop(self) -> None:
+        if self.disowned:
+            return
         if not self.over:
             self.over = True
-            self.database._leave(self)
+            self.database._loop_databases.leave(self)
             self.end_sessions()
         try:
             async with asyncio.timeout(LAST_MOMENTS):
                 self._guard = None
                 await self.pool.close()
-                await asyncio.gather(*map(self._disconnect, self.connections - self._closing))
+                await asyncio.gather(
+                    *map(self.hooks.disconnect, self.connections - self.hooks.closing)
+                )
                 if self.connections:
-                    await self._all_closed.wait()
+                    await self.hooks.all_closed.wait()
         except Exception as error:
             log(DEBUG, "%s: not closed properly: %r", self.label, error)
         for connection in [*self.connections]:
-            self._disconnected(connection)
+            self.hooks.disconnected(connection)
+
+
+def forget(task: asyncio.Task[None]) -> None:
+    """It came too late for the last step of its loop: nobody is to be warned of that."""
+    coroutine = task.get_coro()
+    if isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) == CORO_CREATED:
+        coroutine.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as gather() does

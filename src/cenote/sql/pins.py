@@ -9,8 +9,8 @@ from ..errors import PoolError, TransactionClosedError
 from .driver import DriverConnection, RowCursor
 
 if TYPE_CHECKING:
+    from .scope import AnyTransaction
     from .session import Session
-    from .transaction import Transaction
 
 
 class Pin:
@@ -26,7 +26,7 @@ class Pin:
         *,
         exclusive: bool = False,
         rows: list[Any] | None = None,
-        transaction: Transaction | None = None,
+        transaction: AnyTransaction | None = None,
     ) -> None:
         self.collected: bool = False  # the statement or stream was, in any thread
         self.reason: str = reason
@@ -34,11 +34,11 @@ class Pin:
         self.exclusive: bool = exclusive  # a stream beside which nothing else can run
         self.rows: list[Any] = [] if rows is None else rows  # of a stream, read and not yet given
         # With which it ends; streams end with any.
-        self.transaction: Transaction | None = transaction
+        self.transaction: AnyTransaction | None = transaction
         self.over: bool = False  # it has ended with a transaction
 
     def end(self) -> None:
-        """Its transaction is over: whoever reads from it gets an error."""
+        """Its transaction is over: reading from it raises."""
         self.over = True
         self.rows.clear()
 
@@ -119,6 +119,40 @@ async def close_pin(session: Session, pin: Pin) -> None:
             raise
     finally:
         if begun:
-            session.drop_pin(pin)
+            drop_pin(session, pin)
         else:
-            session.close_pin_later(pin)
+            close_pin_later(session, pin)
+
+
+def drop_pin(session: Session, pin: Pin) -> None:
+    """Remove the pin of something that was closed; harmless if it is gone already."""
+    if pin in session.pins:
+        del session.pins[pin]
+        session.hold_or_give_back()
+
+
+def close_pin_later(session: Session, pin: Pin) -> None:
+    """Close what was collected without being closed, or could not be closed in turn."""
+    if pin not in session.pins or session.connection is None:
+        return
+    if session.private:
+        pin.source.abandon()
+        session.connection.interrupt()
+        session.drop_connection(None)
+    elif pin.exclusive:
+        session.connection.leftovers.append(pin.source)  # to be closed first
+    else:
+        session.connection.leftovers.insert(0, pin.source)
+    drop_pin(session, pin)
+
+
+def error_of_closed(session: Session, pin: Pin) -> PoolError:
+    """Return the error that says why this pin is not open any more."""
+    if session.lost is not None:
+        return session.lost.error()
+    if pin.over or session.loop_db.closed:
+        return session.loop_db.gone()
+    return PoolError(
+        f"{session.loop_db.label}: this was closed ({pin.reason}): close() was called, its task "
+        f"ended, or its connection was lost"
+    )

@@ -10,9 +10,10 @@ from ..errors import PoolError
 from .driver import Arguments, DriverConnection, Prepared
 from .notes import note_operator
 from .parsing.statements import ParsedStatement
-from .pins import Pin, close_pin
+from .pins import Pin, close_pin, close_pin_later
 from .session import Session
 from .streams import Stream
+from .time_limits import TimeLimit, limit_of, observed_within, within
 from .verbs import PreparedVerbs
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Statement(PreparedVerbs):
         session, pin = self._session, self._pin
         if pin in session.pins:
             pin.collected = True
-            session.loop_db.post(lambda: session.close_pin_later(pin))
+            session.loop_db.post(lambda: close_pin_later(session, pin))
 
     def __repr__(self) -> str:
         return f"<Statement {self._parsed!r}{' closed' if self.closed else ''}>"
@@ -76,7 +77,7 @@ class Statement(PreparedVerbs):
         parsed = self._parsed
         return parsed.bind(parsed.nothing() if parameters is None else parameters)
 
-    async def _run(self, method: str, parameters: Any) -> Any:
+    async def _run(self, method: str, parameters: Any, timeout: float | None) -> Any:
         _, arguments = self._bind(parameters)
         prepared = self._prepared()
         if self._parsed.commits:
@@ -84,34 +85,41 @@ class Statement(PreparedVerbs):
         else:
             call = lambda connection: getattr(prepared, method)(arguments)  # noqa: E731
         try:
-            return await self._run_here(call)
+            return await self._run_here(call, timeout)
         except Exception as error:
             if arguments:
                 note_operator(error)
             raise
 
-    async def _run_many(self, rows: list[Any]) -> None:
+    async def _run_many(self, rows: list[Any], timeout: float | None) -> None:
         if rows:
             prepared = self._prepared()
-            await self._run_here(lambda connection: prepared.execute_many(rows))
+            await self._run_here(lambda connection: prepared.execute_many(rows), timeout)
+        else:
+            limit_of(self._session.loop_db, self._parsed, timeout)
 
-    def _run_here(self, call: Callable[[DriverConnection], Any]) -> Any:
+    def _run_here(self, call: Callable[[DriverConnection], Any], timeout: float | None) -> Any:
         """An awaitable: on the session that has prepared it, in the transaction with which it
         ends."""
-        pin = self._pin
-        return self._session.run_observed(call, self._parsed, pin=pin, transaction=pin.transaction)
+        pin, session = self._pin, self._session
+        limit = limit_of(session.loop_db, self._parsed, timeout)
+        return observed_within(
+            limit, session, call, self._parsed, pin=pin, transaction=pin.transaction
+        )
 
-    def _stream(self, text: str, arguments: Arguments, into: Any) -> Stream[Any]:
+    def _stream(
+        self, text: str, arguments: Arguments, into: Any, timeout: float | None
+    ) -> Stream[Any]:
         self._prepared()
         database, owner = self._session.loop_db.database, self._pin.transaction
-        return Stream(database, self._parsed, text, arguments, owner, into)
+        return Stream(database, self._parsed, text, arguments, owner, into, timeout)
 
     def _prepared(self) -> Prepared:
         session = self._session
         if session.lost is not None and not self._pin.over:
             raise session.lost.error()
         if self._pin not in session.pins or session.connection is None:
-            if self._pin.over or session.loop_db.database._closed:
+            if self._pin.over or session.loop_db.closed:
                 raise session.loop_db.gone()
             raise PoolError(
                 f"the statement {self._parsed!r} is closed: close() was called, its task ended, or "
@@ -121,11 +129,14 @@ class Statement(PreparedVerbs):
 
 
 async def prepare(
-    session: Session, parsed: ParsedStatement, transaction: Transaction | None = None
+    session: Session,
+    parsed: ParsedStatement,
+    transaction: Transaction | None = None,
+    limit: TimeLimit | None = None,
 ) -> Statement:
     """`transaction`: of the handle that prepares it; one of a task that has joined a transaction
     ends with that as well."""
-    of = transaction or session.loop_db.joined.get(session.loop_db.current_task())
+    of = transaction or session.loop_db.joined_by(session.loop_db.current_task())
 
     async def ready(connection: DriverConnection) -> Statement:
         """Pinned in the very step in which it is prepared."""
@@ -141,4 +152,4 @@ async def prepare(
         session.pins[pin] = None
         return Statement(session, pin, parsed)
 
-    return await session.run(ready, None, transaction=transaction)
+    return await within(limit, session, ready, None, transaction=transaction)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextvars import Context, ContextVar
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -38,11 +38,14 @@ class RawTransaction:
 
     @property
     def is_open(self) -> bool:
-        return self._session.state in HELD and self._session.connection is not None
+        return self._session.state in HELD
 
     @property
     def task_name(self) -> str:
         return task_name(self._session.task)
+
+    def _open_session(self) -> Session:
+        return self._session
 
     def is_of(self, loop_db: object) -> bool:
         return self._session.loop_db is loop_db
@@ -68,12 +71,18 @@ scope: ContextVar[Scope | None] = ContextVar("cenote.scope", default=None)
 
 def enter_scope(transaction: AnyTransaction) -> None:
     """Make the transaction the one that is open where tasks are started from now on."""
-    _everywhere(_enter, transaction)
+    if _acting:
+        _everywhere(_enter, transaction)
+    else:
+        _enter(transaction)
 
 
 def leave_scope(transaction: AnyTransaction) -> None:
     """If the context is the one that entered it; in another one it is over all the same."""
-    _everywhere(_leave, transaction)
+    if _acting:
+        _everywhere(_leave, transaction)
+    else:
+        _leave(transaction)
 
 
 def forget_scope(loop_db: LoopDatabase) -> None:
@@ -90,7 +99,7 @@ def _enter(transaction: AnyTransaction) -> None:
 
 def _leave(transaction: AnyTransaction) -> None:
     here = scope.get()
-    if here is not None and here.transaction is transaction:
+    if here is not None and here._transaction() is transaction:
         scope.set(here.outer)
 
 
@@ -151,11 +160,14 @@ if WAIT_FOR_STARTS_A_TASK:
         return started
 
     _started = _note_started()
+    _acting: Collection[Any] = _started.data  # type: ignore[attr-defined]  # it is never replaced
 
     def acting_task(loop_db: LoopDatabase) -> Task | None:
         """The running task; of one that wait_for() has started, the task that waits there, unless
         it holds something itself."""
         task = _current_tasks.get(loop_db.loop)  # current_task() is slow on 3.11
+        if not _acting:
+            return task
         while task is not None and task not in loop_db.sessions and task not in loop_db.joined:
             parent = _waiting_parent(task)
             if parent is None:
@@ -182,6 +194,7 @@ if WAIT_FOR_STARTS_A_TASK:
         return None
 
 else:
+    _acting = ()
 
     def acting_task(loop_db: LoopDatabase) -> Task | None:
         """The running task."""

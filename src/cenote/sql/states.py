@@ -61,7 +61,7 @@ _DOWN = {"mark_broken": _C.BROKEN, "interrupt": _C.INTERRUPTED, "jam": _C.STUCK,
 CONNECTION = _law(
     "connection",
     {
-        _C.FRESH: {"greet": _C.READY, "close": _C.CLOSED},
+        _C.FRESH: {"greet": _C.READY, "interrupt": _C.INTERRUPTED, "close": _C.CLOSED},
         _C.READY: {"greet": _C.READY, **_DOWN},
         _C.INTERRUPTED: dict.fromkeys(_DOWN, _C.INTERRUPTED) | {"close": _C.CLOSED},
         _C.STUCK: dict.fromkeys(_DOWN, _C.STUCK) | {"close": _C.CLOSED},

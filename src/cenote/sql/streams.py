@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from ..errors import PoolError
+from ..errors import PoolError, StatementTimeoutError
+from ..options import duration
+from .admission import require_connection
 from .driver import Arguments
 from .into import check_into, convert_all
 from .parsing.statements import ParsedStatement
-from .pins import Pin, close_pin
+from .pins import Pin, close_pin, close_pin_later, drop_pin
 from .session import Session
+from .time_limits import TimeLimit, within
 
 if TYPE_CHECKING:
     from .database import Database
     from .per_loop import LoopDatabase
-    from .transaction import Transaction
+    from .scope import AnyTransaction
 
 T = TypeVar("T")
 
@@ -43,6 +46,7 @@ class Stream(Generic[T]):
         "_rows",
         "_session",
         "_text",
+        "_timeout",
     )  # fmt: skip
 
     def __init__(
@@ -51,19 +55,23 @@ class Stream(Generic[T]):
         parsed: ParsedStatement,
         text: str,
         arguments: Arguments,
-        owner: Transaction | None = None,
+        owner: AnyTransaction | None = None,
         into: Callable[..., T] | None = None,
+        timeout: float | None = None,
     ) -> None:
+        self._session: Session | None = None  # first: one that is refused below is finalized, too
+        self._pin: Pin | None = None
         if into is not None:
             check_into(into)
+        if timeout is not None:
+            duration("timeout", timeout)
         self._database = database
         self._into = into
         self._parsed = parsed
         self._text = text
         self._arguments = arguments
         self._owner = owner
-        self._session: Session | None = None
-        self._pin: Pin | None = None
+        self._timeout = timeout  # of each wait for rows
         self._rows: list[Any] = []  # read and not yet given, the last one first
         self._chunk = FIRST_CHUNK
         self._over = False
@@ -82,14 +90,20 @@ class Stream(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        if not self._rows and (self._over or not await self._read()):
-            raise StopAsyncIteration
-        return self._rows.pop()  # type: ignore[no-any-return]
+        rows = self._rows  # the same list from the beginning to the end
+        if rows or (not self._over and await self._read()):
+            return rows.pop()  # type: ignore[no-any-return]
+        raise StopAsyncIteration
 
     async def _read(self) -> bool:
         """Fetch the next rows; return whether there were any, and close the stream if not."""
+        limit = None
+        if self._timeout is not None:
+            limit = TimeLimit(
+                self._database._loop_databases.here(), self._parsed, self._timeout, gives="rows"
+            )
         if self._pin is None:
-            await self._open()
+            await self._open(limit)
         session, pin = self._session, self._pin
         assert session is not None
         assert pin is not None
@@ -97,18 +111,16 @@ class Stream(Generic[T]):
             self._over = True
             raise self._cut_off(session)
         try:
-            rows = await session.run(
-                lambda connection: pin.source.fetch(self._chunk),
-                None,
-                pin=pin,
-                transaction=pin.transaction,
-            )
+            rows = await within(
+                limit, session, lambda connection: pin.source.fetch(self._chunk), None,
+                pin=pin, transaction=pin.transaction,
+            )  # fmt: skip
             if pin.over:  # with the task of the transaction, meanwhile
                 raise self._cut_off(session)
             given = rows if self._into is None else convert_all(rows, self._into)
-        except BaseException:
+        except BaseException as error:
             self._over = True
-            self._let_go(session, pin)
+            self._let_go(session, pin, error)
             raise
         if not rows:
             await self.aclose()
@@ -127,7 +139,7 @@ class Stream(Generic[T]):
         if session is None or pin is None or pin not in session.pins or session.connection is None:
             return
         if session.lost is not None:
-            session.drop_pin(pin)
+            drop_pin(session, pin)
             return
         await close_pin(session, pin)
 
@@ -146,28 +158,32 @@ class Stream(Generic[T]):
         session, pin = self._session, self._pin
         if session is not None and pin is not None and pin in session.pins:
             pin.collected = True
-            session.loop_db.post(lambda: session.close_pin_later(pin))
+            session.loop_db.post(lambda: close_pin_later(session, pin))
 
-    async def _open(self) -> None:
-        loop_db, parsed = self._database._loop_database(), self._parsed
+    async def _open(self, limit: TimeLimit | None) -> None:
+        loop_db, parsed = self._database._loop_databases.here(), self._parsed
         try:
-            self._pin = await loop_db.observed(parsed.keyword, parsed.text, self._open_on(loop_db))
+            work = self._open_on(loop_db, limit)
+            await loop_db.observed(parsed.keyword, parsed.text, work)
         except BaseException as error:
             self._over = True
+            if self._pin is not None and self._session is not None:
+                self._let_go(self._session, self._pin, error)  # it was opened too late
             if self._arguments is None and not loop_db.driver.is_disconnect(error):
                 parsed.note_missing(error)
             raise
 
-    async def _open_on(self, loop_db: LoopDatabase) -> Pin:
-        session = self._session = await self._find_session(loop_db)
+    async def _open_on(self, loop_db: LoopDatabase, limit: TimeLimit | None) -> None:
+        session = self._session = await self._find_session(loop_db, limit)
         reason = f"stream is open ({self._parsed!r})"
-        return await session.run(
-            lambda connection: self._start(session, reason), self._parsed, transaction=self._owner
-        )
+        await within(
+            limit, session, lambda connection: self._start(session, reason), self._parsed,
+            transaction=self._owner,
+        )  # fmt: skip
 
-    async def _start(self, session: Session, reason: str) -> Pin:
+    async def _start(self, session: Session, reason: str) -> None:
         """Pinned in the very step in which it is open."""
-        connection = session.require_connection()
+        connection = require_connection(session)
         source = await connection.stream(
             self._text, self._arguments, self._parsed.keyword, alone=session.private
         )
@@ -179,40 +195,41 @@ class Stream(Generic[T]):
             transaction=self._owner,
         )
         session.pins[pin] = None
-        return pin
+        self._pin = pin
 
-    async def _find_session(self, loop_db: LoopDatabase) -> Session:
+    async def _find_session(self, loop_db: LoopDatabase, limit: TimeLimit | None) -> Session:
         if self._owner is not None:
             return self._owner._open_session()
         session = loop_db.session()
         if session is not None and (
             session.lost is not None or session.transactions or session.blocks
             or session.changes.touched or session.connection is None
-            or session.connection.in_transaction
+            or session.is_inside(session.connection)
         ):  # fmt: skip
             return session
         if session is None and not self._database._pooled:
-            return await loop_db.bound_session()
+            return await loop_db.bound_session(limit=limit)
         if session is not None and not self._database._pooled:
             return session
-        return await loop_db.bound_session(private=True)
+        return await loop_db.bound_session(private=True, limit=limit)
 
-    def _let_go(self, session: Session, pin: Pin) -> None:
-        """After an error in mid-stream."""
+    def _let_go(self, session: Session, pin: Pin, error: BaseException) -> None:
+        """After an error in mid-stream; a timeout that the server has confirmed does no harm."""
         if pin in session.pins:
             if session.connection is not None:
-                if session.private:
+                stopped = isinstance(error, StatementTimeoutError)
+                if session.private and (pin.source.has_unread_rows or not stopped):
                     pin.source.abandon()
                     session.connection.mark_broken()
                 else:
                     session.connection.leftovers.append(pin.source)
-            session.drop_pin(pin)
+            drop_pin(session, pin)
 
     def _cut_off(self, session: Session) -> PoolError:
         assert self._pin is not None
         if session.lost is not None and not self._pin.over:
             return session.lost.error()
-        if self._pin.over or session.loop_db.database._closed:
+        if self._pin.over or session.loop_db.closed:
             return session.loop_db.gone()
         return PoolError(
             f"the stream of {self._parsed!r} was cut off: its task or its transaction ended, "

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
-from collections.abc import Awaitable, Container
+from collections.abc import Awaitable, Container, Coroutine
 from logging import DEBUG
+from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from .. import errors
 from ..errors import PoolError
 from ..log import log
 from ..observe import task_name
-from .dialects import ISOLATIONS, Isolation
+from . import fastpath, messages
+from .admission import require_alive, require_connection
+from .checks import check_isolation
+from .dialects import Isolation
 from .driver import Arguments, DriverConnection
+from .join import Join
 from .parsing.statements import ParsedStatement
 from .pins import Pin
 from .prepared import Statement, prepare
@@ -21,14 +26,17 @@ from .scope import enter_scope, leave_scope
 from .session import Session
 from .states import TRANSACTION, TransactionState
 from .streams import Stream
+from .time_limits import limit_of, observed_within
 from .verbs import TextVerbs
 
 if TYPE_CHECKING:
     from .database import Database
     from .per_loop import LoopDatabase
+    from .scope import AnyTransaction
 
 
 OPEN = TransactionState.OPEN
+ABORTED = "a statement in it had failed, so the server rolled back"
 
 
 class Transaction(TextVerbs):
@@ -41,6 +49,7 @@ class Transaction(TextVerbs):
     __slots__ = (
         "__weakref__",
         "_database",
+        "_ended",
         "_is_block",
         "_isolation",
         "_older",
@@ -62,6 +71,7 @@ class Transaction(TextVerbs):
         self._session: Session | None = None
         self._savepoint: str | None = None  # its name, if it is inside another one
         self._older: Container[Pin] = ()  # what was open before it
+        self._ended: asyncio.Event | None = None  # its owner waits for its end by another task
         self._is_block = False  # of `async with`, not of begin()
         self.state: TransactionState = TransactionState.NEW  # moved by _move() alone
         self.task: Any = None  # that entered it
@@ -89,7 +99,7 @@ class Transaction(TextVerbs):
     def is_of(self, loop_db: object) -> bool:
         return self._session is not None and self._session.loop_db is loop_db
 
-    def admits(self, task: Any, *blocks: Transaction | None) -> bool:
+    def admits(self, task: Any, *blocks: AnyTransaction | None) -> bool:
         """Whether statements of this task, or by the handle of one of these blocks, are inside."""
         return self.task is task or self in blocks
 
@@ -98,41 +108,54 @@ class Transaction(TextVerbs):
 
     # -- begin -----------------------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def start(self) -> Self:
         """Begin it: a transaction, or a savepoint if the task is in one."""
         if self._session is not None:
             raise RuntimeError("this transaction was used before; call db.transaction() for each")
         self._move("enter")
         try:
-            loop_db = self._database._loop_database()
+            loop_db = self._database._loop_databases.here()
             session = loop_db.session()
-            if session is not None and (
-                session.transactions or session.require_connection().in_transaction
-            ):
+            if session is None and not self._database._observers:
+                await self._begin_at_once(loop_db)
+            elif session is not None and session.is_inside(require_connection(session)):
                 await self._set_savepoint(session)
             else:
                 await loop_db.observed("BEGIN", "BEGIN", self._begin(loop_db, session))
         except BaseException:
             self._move("refuse" if self._session is None else "fail")
             raise
+        return self
+
+    async def _begin_at_once(self, loop_db: LoopDatabase) -> None:
+        """On a connection of its own."""
+        task, claim = loop_db.current_task(), loop_db.acquire()
+        session = self._session = loop_db.bind(await claim, claim, task)
+        await fastpath.begin(session, self._isolation, self.read_only)
+        self._begun(session, task)
 
     async def _begin(self, loop_db: LoopDatabase, session: Session | None) -> None:
         if session is None:
-            session = await loop_db.new_session()
+            await self._begin_at_once(loop_db)
+            return
         self._session = session
         self._older = {*session.pins}
         try:
             await session.run(
                 lambda connection: connection.begin(self._isolation, self.read_only), None
             )
-            if session.ended:
-                raise loop_db.gone()
-            if session.connection is None:
-                raise errors.transaction_lost("rolled_back", "its connection was lost")
         except BaseException:
             session.hold_or_give_back()
             raise
-        self._open(session)
+        self._begun(session, loop_db.current_task())
+
+    def _begun(self, session: Session, task: Any) -> None:
+        if session.ended:
+            raise session.loop_db.gone()
+        if session.connection is None:
+            session.hold_or_give_back()
+            raise messages.transaction_lost("rolled_back", "its connection was lost")
+        self._open(session, task)
 
     async def _set_savepoint(self, session: Session) -> None:
         if self._isolation is not None or self.read_only:
@@ -141,20 +164,30 @@ class Transaction(TextVerbs):
                 "the outermost one"
             )
         self._session = session
+        if (
+            session.transactions and fastpath.is_ready(session)
+            and session.transactions[-1].task is session.task is session.loop_db.current_task()
+        ):  # fmt: skip
+            self._savepoint = f"cenote_{len(session.transactions) + 1}"
+            await fastpath.run_inside(session, "savepoint", self._savepoint)
+            self._open(session, session.task)
+            return
 
         def send(connection: DriverConnection) -> Awaitable[object]:
+            if not session.is_inside(connection, in_turn=True):
+                raise messages.transaction_over()  # a raw one, which another task has ended
             self._older = {*session.pins}
             self._savepoint = f"cenote_{len(session.transactions) + 1}"
             return connection.savepoint(self._savepoint)
 
         await session.run(send, None)
-        self._open(session)
+        self._open(session, session.loop_db.current_task())
         if self.task is not session.task:
             self.task.add_done_callback(self._task_done)
 
-    def _open(self, session: Session) -> None:
+    def _open(self, session: Session, task: Any) -> None:
         self._move("open")
-        self.task = session.loop_db.current_task()
+        self.task = task
         session.add_block(self)
         enter_scope(self)
 
@@ -163,17 +196,33 @@ class Transaction(TextVerbs):
     async def commit(self) -> None:
         """Commit it, or release its savepoint; raises `TransactionLostError` if it was lost."""
         session = self._open_session()
+        at_once = (
+            session.transactions and session.transactions[-1] is self
+            and not session.loop_db.database._observers and fastpath.is_ready(session)
+        )  # fmt: skip
+        connection = session.connection
         try:
-            await self._wait_for_inner_blocks(session)
+            if not at_once:
+                await self._wait_for_inner_blocks(session)
+            elif self._savepoint is None:
+                require_alive(session)
             if (lost := session.lost) is not None:
                 if self._savepoint is None:
                     await self._roll_back_all(session)  # what goes on in its place, if it does
                 raise lost.error()
             self._move("end")
-            if self._savepoint is None:
+            if self._savepoint is not None:
+                await self._release_savepoint(session, at_once=bool(at_once))
+            elif not at_once:
                 await self._commit(session)
             else:
-                await self._release_savepoint(session)
+                try:
+                    committed = await fastpath.commit(session)
+                except Exception as error:
+                    await self._commit_failed(session, connection, error, sent=True)
+                    raise
+                if not committed:
+                    raise messages.transaction_lost("rolled_back", ABORTED)
             self._move("commit")
         except BaseException as error:
             self._end_was_cut_off(session, error)
@@ -237,36 +286,57 @@ class Transaction(TextVerbs):
             raise session.loop_db.gone()
 
     async def _commit(self, session: Session) -> None:
-        session.require_alive()
+        require_alive(session)
         connection = session.connection
+        sent = False
+
+        def send(connection: DriverConnection) -> Awaitable[bool]:
+            nonlocal sent
+            sent = True
+            return connection.commit()
+
         try:
-            committed = await session.run_observed(
-                lambda connection: connection.commit(), None, verb="COMMIT", ending=self
-            )
+            committed = await session.run_observed(send, None, verb="COMMIT", ending=self)
         except Exception as error:
             if self in session.transactions:  # it was not begun
                 await self._roll_back_all(session)
                 raise
-            session.accept_loss()
-            if session.connection is None and not isinstance(error, PoolError):
-                raise errors.transaction_lost(
-                    "unknown", "its connection was lost during COMMIT"
-                ) from error
-            if (
-                connection is not None
-                and connection is session.connection
-                and connection.in_transaction
-            ):  # refused
-                await self._send_rollback(session)
+            await self._commit_failed(session, connection, error, sent=sent)
             raise
         if not committed:
-            raise errors.transaction_lost(
-                "rolled_back", "a statement in it had failed, so the server rolled back"
-            )
+            raise messages.transaction_lost("rolled_back", ABORTED)
 
-    async def _release_savepoint(self, session: Session) -> None:
+    async def _commit_failed(
+        self,
+        session: Session,
+        connection: DriverConnection | None,
+        error: Exception,
+        *,
+        sent: bool,
+    ) -> None:
+        """Its end was begun, and this came of it."""
+        session.accept_loss()
+        if session.connection is None and not isinstance(error, PoolError):
+            if not sent:
+                raise messages.transaction_lost(
+                    "rolled_back", "its connection was lost before COMMIT"
+                ) from error
+            raise messages.transaction_lost(
+                "unknown", "its connection was lost during COMMIT"
+            ) from error
+        if (
+            connection is not None
+            and connection is session.connection
+            and connection.in_transaction
+        ):  # refused
+            await self._send_rollback(session)
+
+    async def _release_savepoint(self, session: Session, *, at_once: bool = False) -> None:
         name = self._savepoint or ""
         try:
+            if at_once:
+                await fastpath.run_inside(session, "release_savepoint", name)
+                return
             await session.run(
                 lambda connection: connection.release_savepoint(name), None, ending=self
             )
@@ -303,6 +373,9 @@ class Transaction(TextVerbs):
         session.accept_loss()
         session.changes.roll_back()
         self._move("end")
+        if session.connection is None:  # nothing is left to be rolled back
+            self._move("roll_back")
+            return
         try:
             await session.run_observed(
                 lambda connection: connection.rollback(), None, verb="ROLLBACK", ending=self
@@ -330,8 +403,12 @@ class Transaction(TextVerbs):
         if self.state is TransactionState.ENDING:
             self._move("fail")
         leave_scope(self)
+        if self._ended is not None:
+            self._ended.set()
         if self._savepoint is not None:
             self.task.remove_done_callback(self._task_done)
+        elif session.ended and session.connection is None and not session.outsiders:
+            return  # its connection went back with the COMMIT
         session.remove_block(self)
         session.outsiders.wake()
         session.forget_ended_blocks()
@@ -350,17 +427,26 @@ class Transaction(TextVerbs):
             )
             session.hold_or_give_back()
 
-    async def __aenter__(self) -> Self:
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
         self._is_block = True
-        await self.start()
-        return self
+        return self.start()
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
+        if error is None and self.state is OPEN:
+            return self.commit()
+        return self._leave_block(error)
+
+    async def _leave_block(self, error: BaseException | None) -> None:
+        if self.state is TransactionState.ENDING and not isinstance(error, GeneratorExit):
+            if await self._wait_for_end() is TransactionState.COMMITTED:
+                return
+            if error is None and self._session is not None:
+                raise self._session.loop_db.gone()
         if self.state is not OPEN:
             cut_off = self.state is TransactionState.CUT_OFF
             if cut_off and error is None and self._session is not None:
@@ -374,108 +460,82 @@ class Transaction(TextVerbs):
         except Exception as raised:  # the one that leaves the block goes on
             log(DEBUG, "the transaction was not rolled back in order", error=raised)
 
+    async def _wait_for_end(self) -> TransactionState:
+        """Another task is ending it; return what has become of it."""
+        self._ended = self._ended or asyncio.Event()
+        await self._ended.wait()
+        return self.state
+
     # -- sharing ---------------------------------------------------------------------------------
 
     def join(self) -> Join:
         """`async with tx.join():` puts this task's plain statements into the transaction."""
         return Join(self)
 
-    async def prepare(self, sql: str) -> Statement:
-        """A statement that stays prepared on the connection until it is closed."""
-        return await prepare(self._open_session(), self._database._parse(sql), self)
+    async def prepare(self, sql: str, *, timeout: float | None = None) -> Statement:
+        """A statement that stays prepared on the connection until it is closed. `timeout` bounds
+        the preparation, and not the statement."""
+        session, parsed = self._open_session(), self._database._parse(sql)
+        limit = limit_of(session.loop_db, parsed, timeout, gives="statement")
+        return await prepare(session, parsed, self, limit)
 
     def _parse(self, sql: str) -> ParsedStatement:
         return self._database._parse(sql)
 
-    async def _run(self, method: str, sql: str, parameters: Any) -> Any:
+    def _run(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Awaitable[Any]:
         parsed = self._database._parse(sql)
+        session = self._session
+        if (
+            timeout is None and session is not None and self.state is OPEN and parsed.only_data
+            and session.transactions and session.transactions[-1] is self
+            and fastpath.is_ready(session)
+        ):  # fmt: skip
+            work = fastpath.run_statement(session, method, parsed, parameters)
+            return session.loop_db.observed(parsed.keyword, parsed.text, work)
+        return self._run_in_turn(method, parsed, parameters, timeout)
+
+    async def _run_in_turn(
+        self, method: str, parsed: ParsedStatement, parameters: Any, timeout: float | None
+    ) -> Any:
         call = parsed.call(method, *parsed.bind(parameters))
         session = self._open_session()
+        limit = limit_of(session.loop_db, parsed, timeout)
         try:
-            return await session.run_observed(call, parsed, transaction=self)
+            return await observed_within(limit, session, call, parsed, transaction=self)
         except Exception as error:
             if parameters is None and session.connection is not None:
                 parsed.note_missing(error)
             raise
 
-    async def _run_many(self, parsed: ParsedStatement, text: str, rows: list[Any]) -> None:
+    async def _run_many(
+        self, parsed: ParsedStatement, text: str, rows: list[Any], timeout: float | None
+    ) -> None:
         session = self._open_session()
-        session.require_connection()  # also without rows: the transaction may be lost
+        require_connection(session)  # also without rows: the transaction may be lost
+        limit = limit_of(session.loop_db, parsed, timeout)
         if rows:
-            await session.run_observed(
-                lambda connection: connection.execute_many(text, rows), parsed, transaction=self
-            )
+            call = methodcaller("execute_many", text, rows)
+            await observed_within(limit, session, call, parsed, transaction=self)
 
     def _stream(
-        self, parsed: ParsedStatement, text: str, arguments: Arguments, into: Any
+        self,
+        parsed: ParsedStatement,
+        text: str,
+        arguments: Arguments,
+        into: Any,
+        timeout: float | None,
     ) -> Stream[Any]:
-        return Stream(self._database, parsed, text, arguments, self, into)
+        return Stream(self._database, parsed, text, arguments, self, into, timeout)
 
     def _open_session(self) -> Session:
         session = self._session
         if session is None or self.state is not OPEN:
             if self.state is TransactionState.NEW:
                 self._move("refuse")  # the error says it: no warning that it was never entered
-            raise errors.transaction_over()
+            raise messages.transaction_over()
         return session
 
     def unjoin(self, task: Any) -> None:
         """The task leaves the transaction that it had joined."""
         if self._session is not None:
             self._session.loop_db.joined.pop(task, None)
-
-
-class Join:
-    """Inside of it the task's plain statements run in the transaction of another task."""
-
-    __slots__ = ("_session", "_task", "_transaction")
-
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-        self._session: Session | None = None
-        self._task: Any = None
-
-    async def __aenter__(self) -> Transaction:
-        session = self._transaction._open_session()
-        loop_db = session.loop_db
-        task = loop_db.current_task()
-        joined = loop_db.joined.get(task)
-        present = loop_db.sessions.get(task) if joined is None else joined._session
-        if present is session:
-            return self._transaction  # it is inside already
-        if present is not None:
-            held = present.pin_reason() if joined is None else "it joined another transaction"
-            raise PoolError(
-                f"task {task_name(task)!r} has a connection already ({held}); "
-                f"end that before join()"
-            )
-        self._session, self._task = session, task
-        loop_db.joined[task] = self._transaction
-        task.add_done_callback(self._leave)
-        enter_scope(self._transaction)
-        return self._transaction
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            self._task.remove_done_callback(self._leave)
-            self._leave(self._task)
-            leave_scope(self._transaction)
-
-    def _leave(self, task: Any) -> None:
-        self._transaction.unjoin(task)
-
-
-def check_isolation(value: Any) -> Isolation | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        name = value.lower().replace("_", " ")
-        if name in ISOLATIONS:
-            return name
-    raise ValueError(f"isolation must be one of {', '.join(map(repr, ISOLATIONS))}, not {value!r}")

@@ -32,91 +32,156 @@ class TextVerbs(ABC):
 
     __slots__ = ()
 
-    async def execute(self, sql: str, parameters: Parameters = None) -> int:
-        """Run a statement; return the number of rows that it matched."""
-        return await self._run("execute", sql, parameters)  # type: ignore[no-any-return]
+    async def execute(
+        self, sql: str, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> int:
+        """Run a statement; return the number of rows that it matched.
 
-    async def execute_many(self, sql: str, parameters: Iterable[Any]) -> None:
-        """Run a statement once for each element of `parameters`: all of it or nothing."""
+        Args:
+            timeout: How long it may take, in seconds, with the wait for a connection or for its
+                turn. Past it the server is told to stop, and `StatementTimeoutError` is raised.
+        """
+        return await self._run("execute", sql, parameters, timeout)  # type: ignore[no-any-return]
+
+    async def execute_many(
+        self, sql: str, parameters: Iterable[Any], *, timeout: float | None = None
+    ) -> None:
+        """Run a statement once for each element of `parameters`: all of it or nothing. `timeout`
+        is that of `execute()`, and bounds the whole."""
         parsed = self._parse(sql)
         await run_many(
-            parsed.bind, parameters, lambda text, rows: self._run_many(parsed, text, rows)
+            parsed.bind, parameters, lambda text, rows: self._run_many(parsed, text, rows, timeout)
         )
 
     @overload
-    async def fetch_all(self, sql: str, parameters: Parameters = None) -> list[Row]: ...
+    async def fetch_all(
+        self, sql: str, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> list[Row]: ...
 
     @overload
     async def fetch_all(
-        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T]
+        self,
+        sql: str,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T],
+        timeout: float | None = None,
     ) -> list[T]: ...
 
     async def fetch_all(
-        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+        self,
+        sql: str,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T] | None = None,
+        timeout: float | None = None,
     ) -> list[Row] | list[T]:
         """Run a statement; return all rows.
 
         Args:
             into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
                 pydantic or msgspec, or any callable that takes the columns by name.
+            timeout: That of `execute()`.
         """
         if into is not None:
             check_into(into)
-        rows: list[Row] = await self._run("fetch_all", sql, parameters)
+        rows: list[Row] = await self._run("fetch_all", sql, parameters, timeout)
         return rows if into is None else convert_all(rows, into)
 
     @overload
-    async def fetch_one(self, sql: str, parameters: Parameters = None) -> Row | None: ...
+    async def fetch_one(
+        self, sql: str, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> Row | None: ...
 
     @overload
     async def fetch_one(
-        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T]
+        self,
+        sql: str,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T],
+        timeout: float | None = None,
     ) -> T | None: ...
 
     async def fetch_one(
-        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+        self,
+        sql: str,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T] | None = None,
+        timeout: float | None = None,
     ) -> Row | T | None:
-        """Run a statement; return the first row, or None. `into` is that of `fetch_all()`."""
+        """Run a statement; return the first row, or None. `into` is that of `fetch_all()`,
+        `timeout` that of `execute()`."""
         if into is not None:
             check_into(into)
-        row: Row | None = await self._run("fetch_one", sql, parameters)
+        row: Row | None = await self._run("fetch_one", sql, parameters, timeout)
         return row if into is None or row is None else convert(row, into)
 
-    async def fetch_val(self, sql: str, parameters: Parameters = None) -> Any:
-        """Run a statement; return the first value of the first row, or None."""
-        return await self._run("fetch_val", sql, parameters)
-
-    @overload
-    def iterate(self, sql: str, parameters: Parameters = None) -> Stream[Row]: ...
+    async def fetch_val(
+        self, sql: str, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> Any:
+        """Run a statement; return the first value of the first row, or None.
+        `timeout` is that of `execute()`."""
+        return await self._run("fetch_val", sql, parameters, timeout)
 
     @overload
     def iterate(
-        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T]
+        self, sql: str, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> Stream[Row]: ...
+
+    @overload
+    def iterate(
+        self,
+        sql: str,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T],
+        timeout: float | None = None,
     ) -> Stream[T]: ...
 
     def iterate(
-        self, sql: str, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+        self,
+        sql: str,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T] | None = None,
+        timeout: float | None = None,
     ) -> Stream[Row] | Stream[T]:
         """Return an async iterator that reads the rows piece by piece; it has `start()` and
-        `aclose()`. `into` is that of `fetch_all()`."""
+        `aclose()`.
+
+        Args:
+            into: That of `fetch_all()`.
+            timeout: How long each wait for rows may take, in seconds: from the start of the
+                statement to its first rows, then each time that more are fetched. The time that
+                the rows are worked with does not count.
+        """
         parsed = self._parse(sql)
-        return self._stream(parsed, *parsed.bind(parameters), into)
+        return self._stream(parsed, *parsed.bind(parameters), into, timeout)
 
     @abstractmethod
     def _parse(self, sql: str) -> ParsedStatement:
         """Look up the analysis of a text."""
 
     @abstractmethod
-    def _run(self, method: str, sql: str, parameters: Any) -> Awaitable[Any]:
+    def _run(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Awaitable[Any]:
         """Run one statement by this method of a connection."""
 
     @abstractmethod
-    async def _run_many(self, parsed: ParsedStatement, text: str, rows: list[Any]) -> None:
+    async def _run_many(
+        self, parsed: ParsedStatement, text: str, rows: list[Any], timeout: float | None
+    ) -> None:
         """Run one statement for all these rows; with none, only check that it could run."""
 
     @abstractmethod
     def _stream(
-        self, parsed: ParsedStatement, text: str, arguments: Arguments, into: Any
+        self,
+        parsed: ParsedStatement,
+        text: str,
+        arguments: Arguments,
+        into: Any,
+        timeout: float | None,
     ) -> Stream[Any]:
         """Make a stream of its rows."""
 
@@ -126,84 +191,134 @@ class PreparedVerbs(ABC):
 
     __slots__ = ()
 
-    async def execute(self, parameters: Parameters = None) -> int:
-        """Run it; return the number of rows that it matched."""
-        return await self._run("execute", parameters)  # type: ignore[no-any-return]
+    async def execute(self, parameters: Parameters = None, *, timeout: float | None = None) -> int:
+        """Run it; return the number of rows that it matched.
 
-    async def execute_many(self, parameters: Iterable[Any]) -> None:
-        """Run it once for each element of `parameters`: all of it or nothing."""
-        await run_many(self._bind, parameters, lambda text, rows: self._run_many(rows))
+        Args:
+            timeout: How long it may take, in seconds. Past it the server is told to stop, and
+                `StatementTimeoutError` is raised.
+        """
+        return await self._run("execute", parameters, timeout)  # type: ignore[no-any-return]
 
-    @overload
-    async def fetch_all(self, parameters: Parameters = None) -> list[Row]: ...
+    async def execute_many(
+        self, parameters: Iterable[Any], *, timeout: float | None = None
+    ) -> None:
+        """Run it once for each element of `parameters`: all of it or nothing. `timeout` is that of
+        `execute()`, and bounds the whole."""
+        await run_many(self._bind, parameters, lambda text, rows: self._run_many(rows, timeout))
 
     @overload
     async def fetch_all(
-        self, parameters: Parameters = None, *, into: Callable[..., T]
+        self, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> list[Row]: ...
+
+    @overload
+    async def fetch_all(
+        self,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T],
+        timeout: float | None = None,
     ) -> list[T]: ...
 
     async def fetch_all(
-        self, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+        self,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T] | None = None,
+        timeout: float | None = None,
     ) -> list[Row] | list[T]:
         """Run it; return all rows.
 
         Args:
             into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
                 pydantic or msgspec, or any callable that takes the columns by name.
+            timeout: That of `execute()`.
         """
         if into is not None:
             check_into(into)
-        rows: list[Row] = await self._run("fetch_all", parameters)
+        rows: list[Row] = await self._run("fetch_all", parameters, timeout)
         return rows if into is None else convert_all(rows, into)
 
     @overload
-    async def fetch_one(self, parameters: Parameters = None) -> Row | None: ...
+    async def fetch_one(
+        self, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> Row | None: ...
 
     @overload
     async def fetch_one(
-        self, parameters: Parameters = None, *, into: Callable[..., T]
+        self,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T],
+        timeout: float | None = None,
     ) -> T | None: ...
 
     async def fetch_one(
-        self, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+        self,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T] | None = None,
+        timeout: float | None = None,
     ) -> Row | T | None:
-        """Run it; return the first row, or None. `into` is that of `fetch_all()`."""
+        """Run it; return the first row, or None. `into` is that of `fetch_all()`,
+        `timeout` that of `execute()`."""
         if into is not None:
             check_into(into)
-        row: Row | None = await self._run("fetch_one", parameters)
+        row: Row | None = await self._run("fetch_one", parameters, timeout)
         return row if into is None or row is None else convert(row, into)
 
-    async def fetch_val(self, parameters: Parameters = None) -> Any:
-        """Run it; return the first value of the first row, or None."""
-        return await self._run("fetch_val", parameters)
+    async def fetch_val(
+        self, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> Any:
+        """Run it; return the first value of the first row, or None.
+        `timeout` is that of `execute()`."""
+        return await self._run("fetch_val", parameters, timeout)
 
     @overload
-    def iterate(self, parameters: Parameters = None) -> Stream[Row]: ...
+    def iterate(
+        self, parameters: Parameters = None, *, timeout: float | None = None
+    ) -> Stream[Row]: ...
 
     @overload
-    def iterate(self, parameters: Parameters = None, *, into: Callable[..., T]) -> Stream[T]: ...
+    def iterate(
+        self, parameters: Parameters = None, *, into: Callable[..., T], timeout: float | None = None
+    ) -> Stream[T]: ...
 
     def iterate(
-        self, parameters: Parameters = None, *, into: Callable[..., T] | None = None
+        self,
+        parameters: Parameters = None,
+        *,
+        into: Callable[..., T] | None = None,
+        timeout: float | None = None,
     ) -> Stream[Row] | Stream[T]:
         """Return an async iterator that reads the rows piece by piece; it has `start()` and
-        `aclose()`. `into` is that of `fetch_all()`."""
-        return self._stream(*self._bind(parameters), into)
+        `aclose()`.
+
+        Args:
+            into: That of `fetch_all()`.
+            timeout: How long each wait for rows may take, in seconds: from the start of the
+                statement to its first rows, then each time that more are fetched. The time that
+                the rows are worked with does not count.
+        """
+        return self._stream(*self._bind(parameters), into, timeout)
 
     @abstractmethod
     def _bind(self, parameters: Any) -> tuple[str, Arguments]:
         """Bind the parameters to the placeholders."""
 
     @abstractmethod
-    def _run(self, method: str, parameters: Any) -> Awaitable[Any]:
+    def _run(self, method: str, parameters: Any, timeout: float | None) -> Awaitable[Any]:
         """Run it once by this method."""
 
     @abstractmethod
-    async def _run_many(self, rows: list[Any]) -> None:
+    async def _run_many(self, rows: list[Any], timeout: float | None) -> None:
         """Run it for all these rows."""
 
     @abstractmethod
-    def _stream(self, text: str, arguments: Arguments, into: Any) -> Stream[Any]:
+    def _stream(
+        self, text: str, arguments: Arguments, into: Any, timeout: float | None
+    ) -> Stream[Any]:
         """Make a stream of its rows."""
 
 
@@ -211,10 +326,12 @@ async def run_many(
     bind: Bind, parameters: Iterable[Any], run: Callable[[str, list[Any]], Awaitable[None]]
 ) -> None:
     """Bind every row, then run; an error gets a note that names the row, if that is known."""
-    if isinstance(parameters, str | bytes | Mapping):
+    if isinstance(parameters, str | bytes | Mapping) or not is_iterable(parameters):
+        collect = hasattr(parameters, "__aiter__")
         raise TypeError(
             f"parameters of execute_many() must be an iterable of parameters, one for each "
             f"run, not {type(parameters).__name__}"
+            f"{': collect them first, [row async for row in ...]' if collect else ''}"
         )
     bound = bind_rows(bind, parameters)
     if len({text for text, _ in bound}) > 1:
@@ -226,3 +343,7 @@ async def run_many(
         if rows:
             note_rows(error, len(rows))
         raise
+
+
+def is_iterable(value: object) -> bool:
+    return hasattr(value, "__iter__") or hasattr(value, "__getitem__")

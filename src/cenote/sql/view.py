@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import observe
-from .per_loop import LoopDatabase
+from .connection_hooks import ConnectionHooks
+from .disconnects import is_disconnect as is_disconnect
 
 if TYPE_CHECKING:
     from ..pool import Pool
     from .database import Database
     from .dialects import Dialect
+
+
+LIBRARIES = {"mysql": "asyncmy"}  # whose driver has another name
 
 
 class Address(NamedTuple):
@@ -29,9 +35,29 @@ def address_of(database: Database) -> Address:
     return Address(driver.system_name, tuple(target.hosts), target.database)
 
 
+def library_of(database: Database) -> tuple[str, str | None]:
+    """Return the library by which the database is reached, and its version, if that is known."""
+    words = type(database._driver).__module__.split(".")
+    name = words[2] if words[:2] == ["cenote", "drivers"] else words[0]
+    if name == "sqlite":
+        return "sqlite3", sqlite3.sqlite_version
+    name = LIBRARIES.get(name, name)
+    try:
+        return name, version(name)
+    except PackageNotFoundError:
+        return name, None
+
+
 def dialect_of(database: Database) -> Dialect:
     """Return the SQL dialect of the database."""
     return database._driver.dialect
+
+
+def name_of(database: Database) -> str:
+    """Return what its pools are called: the `name` option, or the address without user and
+    password."""
+    label: str = database._label
+    return label
 
 
 def given_name(database: Database) -> str | None:
@@ -48,4 +74,4 @@ def pool_here(database: Database) -> Pool[Any] | None:
 def database_of(pool: Pool[Any]) -> Database | None:
     """Return the database whose connections are in the pool, or None for any other pool."""
     maker = getattr(observe.factory_of(pool), "__self__", None)
-    return maker.database if isinstance(maker, LoopDatabase) else None
+    return maker.database if isinstance(maker, ConnectionHooks) else None

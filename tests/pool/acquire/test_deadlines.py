@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import Thing, acquiring, full, outcome
 
 virtual_time = pytest.mark.virtual_time

@@ -5,15 +5,8 @@ import contextvars
 
 import pytest
 
-from tests.support.clock import advance, settle
-from tests.support.kit import (
-    Gate,
-    Thing,
-    acquiring,
-    give_all,
-    outcome,
-    take_all,
-)
+from cenote.testing import settle
+from tests.support.kit import Gate, Thing, acquiring, give_all, make_leave, outcome, take_all
 
 virtual_time = pytest.mark.virtual_time
 
@@ -59,14 +52,7 @@ async def test_what_a_gone_acquirer_had_ordered_becomes_idle(make_pool, leave):
     pool = make_pool(doors)
     task = acquiring(pool, timeout=5 if leave == "timeout" else None)
     await settle()
-    if leave == "cancel":
-        task.cancel()
-    elif leave == "deactivate":
-        pool.deactivate()
-    else:
-        await advance(5)
-    await settle()
-    assert task.done()
+    await make_leave(task, pool, leave, timeout=5)
     assert await outcome(task) != "made"
     assert pool.stats().creating == 1
     assert not doors.calls[0].done()

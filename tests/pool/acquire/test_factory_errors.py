@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 import cenote
-from tests.support.clock import advance, now, settle
+from cenote.testing import advance, now, settle
 from tests.support.kit import (
     Broken,
     FakeService,

@@ -7,7 +7,7 @@ import pytest
 
 import cenote
 from cenote.pool.hooks import HookTask
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     FakeService,
     acquiring,

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     FakeService,
     Gate,

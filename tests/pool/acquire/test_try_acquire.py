@@ -3,7 +3,7 @@
 import pytest
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     Broken,
     FakeService,

@@ -11,7 +11,7 @@ from cenote import (
     FailureRate,
     ServiceUnavailableError,
 )
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     STYLES,
     Holding,

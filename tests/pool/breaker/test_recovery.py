@@ -10,7 +10,7 @@ from cenote import (
     PoolOverloadedError,
     ServiceUnavailableError,
 )
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     STYLES,
     Gate,

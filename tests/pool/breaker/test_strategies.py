@@ -12,7 +12,7 @@ from cenote import (
     FailureRate,
     ServiceUnavailableError,
 )
-from tests.support.clock import advance
+from cenote.testing import advance
 from tests.support.kit import (
     STYLES,
     Fatal,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import cenote
-from tests.support.clock import advance, now, settle
+from cenote.testing import advance, now, settle
 from tests.support.kit import (
     Gate,
     Thing,

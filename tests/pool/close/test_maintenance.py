@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from tests.support.clock import advance, now, settle
+from cenote.testing import advance, now, settle
 from tests.support.kit import (
     STYLES,
     Gate,

@@ -22,7 +22,7 @@ from cenote import (
     PoolOverloadedError,
     ServiceUnavailableError,
 )
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     Broken,
     Gate,
@@ -36,7 +36,7 @@ from tests.support.kit import (
     start,
 )
 
-from cenote.errors import seconds  # isort: skip
+from cenote.messages import seconds  # isort: skip
 
 virtual_time = pytest.mark.virtual_time
 NAMES = [(None, "pool"), ("db", "pool 'db'")]

@@ -10,7 +10,7 @@ from cenote import (
     AcquireTimeoutError,
     PoolDeadlockError,
 )
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     STYLES,
     FakeService,

@@ -12,7 +12,7 @@ from cenote import (
     PoolOverloadedError,
     ServiceUnavailableError,
 )
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     STYLES,
     Gate,

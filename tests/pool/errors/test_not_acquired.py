@@ -6,7 +6,7 @@ import cenote
 from cenote import (
     NotAcquiredError,
 )
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     Gate,
     RecordingStrategy,

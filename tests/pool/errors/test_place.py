@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     Thing,
     line,

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from cenote import AcquireTimeoutError, PoolClosedError, PoolError, ServiceUnavailableError
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     STYLES,
     Gate,

@@ -9,7 +9,7 @@ import pytest
 
 import cenote
 from cenote import AcquireTimeoutError
-from tests.support.clock import advance
+from cenote.testing import advance
 from tests.support.kit import (
     Thing,
     acquiring,

@@ -7,7 +7,7 @@ import pytest
 
 import cenote
 from cenote import PoolClosedError
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     STYLES,
     Fatal,
@@ -78,7 +78,7 @@ async def test_nothing_is_sent_after_closed(make_pool):
     await pool.close()
     assert isinstance(await outcome(waiter), PoolClosedError)
     pool.release(thing)
-    assert kinds(events) == ["waiting", "closed"]
+    assert kinds(events) == ["waiting", "refused", "closed"]
 
 
 async def test_closed_comes_after_the_destruction_of_what_was_idle(make_pool):

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     RecordingStrategy,
     Thing,

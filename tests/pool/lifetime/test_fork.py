@@ -2,14 +2,12 @@
 
 import gc
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import acquiring, full
+from tests.support.running import run_forking
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -64,21 +62,10 @@ def counts(pool):
 """
 
 
-def run_script(script):
-    """The lines that a program wrote which forks; it runs in a process of its own."""
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout.splitlines()
-
-
 def test_the_copy_of_the_child_is_empty_and_unbound():
-    lines = run_script("""
+    lines = run_forking(
+        PRELUDE,
+        """
         async def main():
             pool = cenote.Pool(Thing, destructor=destroy, min_size=2, max_size=3)
             await pool.open()
@@ -101,13 +88,16 @@ def test_the_copy_of_the_child_is_empty_and_unbound():
             await pool.close()
 
         asyncio.run(main())
-    """)
+    """,
+    )
     assert lines == ["0 0 0 0 0 0 0 0 0 False ACTIVE", "not acquired"] + ["destroyed own"] * 3
 
 
 @pytest.mark.parametrize("place", ["inside", "outside"])
 def test_the_child_may_use_its_copy_in_its_loop(place):
-    lines = run_script(f"""
+    lines = run_forking(
+        PRELUDE,
+        f"""
         pool = cenote.Pool(Thing, destructor=destroy, min_size=2, max_size=2)
 
         async def use():
@@ -134,34 +124,42 @@ def test_the_child_may_use_its_copy_in_its_loop(place):
         say("parent")
         loop.run_until_complete(use())
         loop.close()
-    """)
+    """,
+    )
     own = ["True 2 2", "destroyed own", "destroyed own"]
     assert lines == [*own, "parent", *own]
 
 
 def test_the_child_does_not_finalize_resources_of_the_parent():
-    lines = run_script("""
+    lines = run_forking(
+        PRELUDE,
+        """
         async def main():
             pool = cenote.Pool(Thing, destructor=destroy, min_size=3, max_size=4)
             async with pool:
                 async with pool.acquire() as thing:
                     other = await pool.acquire()
+                    loop = asyncio.get_running_loop()
                     child = os.fork()
                     if child == 0:
                         del thing, other
                         gc.collect()
+                        asyncio._set_running_loop(loop)  # without it 3.14 does not end the child
                         sys.exit(0)
                     wait(child)
                     say("parent goes on")
                     pool.release(other)
 
         asyncio.run(main())
-    """)
+    """,
+    )
     assert lines == ["parent goes on"] + ["destroyed own"] * 3
 
 
 def test_a_pool_that_the_child_lets_go_finalizes_nothing():
-    lines = run_script("""
+    lines = run_forking(
+        PRELUDE,
+        """
         pool = cenote.Pool(Thing, destructor=destroy, min_size=2)
         loop = asyncio.new_event_loop()
         loop.run_until_complete(pool.open())
@@ -175,12 +173,15 @@ def test_a_pool_that_the_child_lets_go_finalizes_nothing():
         wait(child)
         loop.run_until_complete(pool.close())
         loop.close()
-    """)
+    """,
+    )
     assert lines == ["child"] + ["destroyed own"] * 2
 
 
 def test_a_close_in_the_child_touches_nothing_of_the_parent():
-    lines = run_script("""
+    lines = run_forking(
+        PRELUDE,
+        """
         pool = cenote.Pool(Thing, destructor=destroy, min_size=1)
         loop = asyncio.new_event_loop()
         loop.run_until_complete(pool.open())
@@ -193,12 +194,15 @@ def test_a_close_in_the_child_touches_nothing_of_the_parent():
         say("open", not pool.closed, pool.count)
         loop.run_until_complete(pool.close())
         loop.close()
-    """)
+    """,
+    )
     assert lines == ["closed True", "open True 1", "destroyed own"]
 
 
 def test_a_closed_pool_is_closed_in_the_child():
-    lines = run_script("""
+    lines = run_forking(
+        PRELUDE,
+        """
         pool = cenote.Pool(Thing)
         asyncio.run(pool.close())
         child = os.fork()
@@ -206,12 +210,15 @@ def test_a_closed_pool_is_closed_in_the_child():
             say(pool.closed)
             os._exit(0)
         wait(child)
-    """)
+    """,
+    )
     assert lines == ["True"]
 
 
 def test_the_child_inherits_sizes_and_breaker():
-    lines = run_script("""
+    lines = run_forking(
+        PRELUDE,
+        """
         pool = cenote.Pool(Thing, max_size=4)
         pool.resize(max_size=7)
         pool.deactivate()
@@ -220,5 +227,6 @@ def test_the_child_inherits_sizes_and_breaker():
             say(pool.max_size, pool.state)
             os._exit(0)
         wait(child)
-    """)
+    """,
+    )
     assert lines == ["7 INACTIVE"]

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from tests.support.clock import advance, now
+from cenote.testing import advance, now
 from tests.support.kit import (
     Thing,
     recorded,

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 import cenote
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     STYLES,
     Thing,

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from tests.support.clock import advance, settle
+from cenote.testing import advance, settle
 from tests.support.kit import (
     STYLES,
     Gate,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.clock import settle
+from cenote.testing import settle
 from tests.support.kit import (
     STYLES,
     Gate,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.clock import now
+from cenote.testing import now
 
 
 class Thing:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import cenote
-from tests.support.clock import settle
+from cenote.testing import advance, settle
 from tests.support.kit.resources import Thing
 
 
@@ -74,6 +74,21 @@ async def cancel(task: asyncio.Task[Any]) -> None:
     """Cancel the task, which must end cancelled."""
     task.cancel()
     assert isinstance(await outcome(task), asyncio.CancelledError)
+
+
+async def make_leave(
+    task: asyncio.Task[Any], pool: cenote.Pool[Any], how: str, *, timeout: float
+) -> None:
+    """End an acquire under way: "cancel" its task, "deactivate" its pool, or let its "timeout"
+    pass."""
+    if how == "cancel":
+        task.cancel()
+    elif how == "deactivate":
+        pool.deactivate()
+    else:
+        await advance(timeout)
+    await settle()
+    assert task.done()
 
 
 async def full(make_pool: Callable[..., cenote.Pool[Any]], **options: Any) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count as counter
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from ...sql.driver import (
     Collected,
     DriverConnection,
     Prepared,
+    Received,
     RowCursor,
 )
 from ...sql.parsing.placeholders import Template
@@ -24,6 +25,10 @@ from ..postgresql import (
 )
 from . import private
 from .private import Connection
+from .values import KNOWN, parameters
+
+(BEGIN,) = POSTGRESQL.begin(None, False)
+COMMIT = POSTGRESQL.commit()
 
 _numbers = counter(1)
 
@@ -31,9 +36,10 @@ _numbers = counter(1)
 class AsyncpgConnection(DriverConnection):
     """A connection of asyncpg."""
 
-    __slots__ = ("_alters", "_place", "_wire")
+    __slots__ = ("_alters", "_heard", "_is_ours", "_place", "_same_values", "_wire")
 
     dialect: ClassVar[Dialect] = POSTGRESQL
+    aborts: ClassVar[bool] = True
     cancels: ClassVar[bool] = True
     caches_statements: ClassVar[bool] = True
     gives_sqlstate: ClassVar[bool] = True
@@ -41,18 +47,35 @@ class AsyncpgConnection(DriverConnection):
     raw: Any
     status: str | None
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, *, same_values: bool = True) -> None:
         super().__init__(raw)
+        self._same_values = same_values
         self._alters = False  # its transaction has changed the schema, if that is not rolled back
+        # What asyncpg calls with a notification.
+        self._heard: Callable[[Any, int, str, str], None] | None = None
+        self._is_ours = type(raw) is Connection  # and not of a class of the user's
         self._place = private.place(raw)
         self._wire = private.wire(raw)
 
-    @property
-    def in_transaction(self) -> bool:
-        return private.in_transaction(self.raw)
+    # One call and not two.
+    in_transaction: property = property(private.is_in_transaction)  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def values(self, arguments: Any) -> Any:
+        """What is sent in the place of the arguments: the same object if all are known."""
+        if KNOWN.issuperset(map(type, arguments)) or not self._same_values:
+            return arguments
+        if getattr(self.raw, "takes_enums", False):
+            return arguments
+        return parameters(arguments)
 
     async def execute(self, text: str, arguments: Arguments) -> int:
-        self.status = status = await self.raw.execute(text, *(arguments or ()))
+        if not arguments:
+            status = await private.command(self.raw, text)
+        elif self._is_ours:
+            status = await self.raw.run(text, self.values(arguments), private.STATUS)
+        else:
+            status = await self.raw.execute(text, *self.values(arguments))
+        self.status = status
         if status.startswith(("ALTER", "CREATE", "DROP", "ROLLBACK")):
             self._note_change(status)
         return affected(status)
@@ -75,16 +98,29 @@ class AsyncpgConnection(DriverConnection):
             self.forget_plans()
 
     def fetch_all(self, text: str, arguments: Arguments) -> Any:
-        return self.raw.fetch(text, *(arguments or ()))
+        known = arguments and KNOWN.issuperset(map(type, arguments))
+        values: Any = arguments if known else self.values(arguments or ())
+        if self._is_ours:
+            return self.raw.run(text, values, private.ROWS)
+        return self.raw.fetch(text, *values)
 
     def fetch_one(self, text: str, arguments: Arguments) -> Any:
-        return self.raw.fetchrow(text, *(arguments or ()))
+        known = arguments and KNOWN.issuperset(map(type, arguments))
+        values: Any = arguments if known else self.values(arguments or ())
+        if self._is_ours:
+            return self.raw.run(text, values, private.ROW)
+        return self.raw.fetchrow(text, *values)
 
     def fetch_val(self, text: str, arguments: Arguments) -> Any:
-        return self.raw.fetchval(text, *(arguments or ()))
+        known = arguments and KNOWN.issuperset(map(type, arguments))
+        values: Any = arguments if known else self.values(arguments or ())
+        if self._is_ours:
+            return self.raw.run(text, values, private.VALUE)
+        return self.raw.fetchval(text, *values)
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
-        await self.raw.executemany(text, arguments)  # atomic by itself
+        rows = [*map(self.values, arguments)]
+        await self.raw.executemany(text, rows)  # atomic by itself
 
     async def stream(
         self, text: str, arguments: Arguments, keyword: str, *, alone: bool
@@ -97,7 +133,7 @@ class AsyncpgConnection(DriverConnection):
         if own:
             await self.begin(None, False)
         try:
-            cursor = await self._open_cursor(text, arguments or (), own=own)
+            cursor = await self._open_cursor(text, self.values(arguments or ()), own=own)
         except Exception:
             if own and self.in_transaction and not self.looks_dead():
                 await self.rollback()
@@ -120,15 +156,18 @@ class AsyncpgConnection(DriverConnection):
     async def _hold(self, text: str, arguments: Arguments) -> RowCursor:
         name = f"cenote_{next(_numbers)}"
         declare = f"DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR {text}"
-        await self.raw.execute(declare, *(arguments or ()))
+        await self.raw.execute(declare, *(self.values(arguments) if arguments else ()))
         return AsyncpgHeld(self, name)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
+        if isolation is None and not read_only:
+            await private.command(self.raw, BEGIN)
+            return
         for text in POSTGRESQL.begin(isolation, read_only):
-            await self.raw.execute(text)
+            await private.command(self.raw, text)
 
     async def commit(self) -> bool:
-        status: str = await self.raw.execute(POSTGRESQL.commit())
+        status: str = await private.command(self.raw, COMMIT)
         if status == "ROLLBACK":
             self._forget_changes()
             return False
@@ -136,7 +175,7 @@ class AsyncpgConnection(DriverConnection):
         return True
 
     async def rollback(self) -> None:
-        await self.raw.execute(POSTGRESQL.rollback())
+        await private.command(self.raw, POSTGRESQL.rollback())
         self._forget_changes()
 
     async def close(self) -> None:
@@ -144,6 +183,9 @@ class AsyncpgConnection(DriverConnection):
             await private.cancel(self._place)
         elif not self.broken:
             await self.raw.close()
+
+    async def stop(self) -> None:
+        await private.cancel(self._place)
 
     def terminate(self) -> None:
         private.terminate(self.raw)
@@ -156,6 +198,16 @@ class AsyncpgConnection(DriverConnection):
 
     def has_unread_bytes(self) -> bool:
         return not self.raw.is_closed() and self._wire.has_unread_bytes()
+
+    async def listen(self, channel: str) -> None:
+        await self.raw.add_listener(channel, self._heard)
+
+    async def unlisten(self, channel: str) -> None:
+        await self.raw.remove_listener(channel, self._heard)
+
+    def on_notification(self, received: Received, lost: Callable[[], None]) -> None:
+        self._heard = lambda raw, pid, channel, payload: received(channel, payload, pid)
+        self.raw.add_termination_listener(lambda raw: lost())
 
     async def ping(self) -> None:
         await self.raw.execute("SELECT 1")  # asyncpg cannot read the answer to nothing
@@ -229,20 +281,20 @@ class AsyncpgPrepared(Prepared):
         return await getattr(await self.ready(), method)(*arguments)
 
     async def execute(self, arguments: Arguments) -> int:
-        await self._run("fetch", *(arguments or ()))
+        await self._run("fetch", *(self.connection.values(arguments) if arguments else ()))
         return affected(self.statement.get_statusmsg())
 
     def fetch_all(self, arguments: Arguments) -> Any:
-        return self._run("fetch", *(arguments or ()))
+        return self._run("fetch", *(self.connection.values(arguments) if arguments else ()))
 
     def fetch_one(self, arguments: Arguments) -> Any:
-        return self._run("fetchrow", *(arguments or ()))
+        return self._run("fetchrow", *(self.connection.values(arguments) if arguments else ()))
 
     def fetch_val(self, arguments: Arguments) -> Any:
-        return self._run("fetchval", *(arguments or ()))
+        return self._run("fetchval", *(self.connection.values(arguments) if arguments else ()))
 
     async def execute_many(self, arguments: Sequence[Any]) -> None:
-        await self._run("executemany", arguments)
+        await self._run("executemany", [*map(self.connection.values, arguments)])
 
     async def close(self) -> None:
         self.statement = None  # asyncpg keeps it in its cache, or closes it with the next message

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
-from ...sql.driver import ConnectConfig, Driver, DriverConnection
+from ...sql.driver import ConnectConfig, DriverConnection
 from ...sql.loading import check_connect_args, fresh, reject_unknown
 from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..options import seconds
 from ..postgresql import (
-    is_conflict,
-    is_demotion,
+    PostgresqlDriver,
     is_final,
+    marked,
     server_options,
 )
 from .connection import AsyncpgConnection
-from .private import Connection, asyncpg
+from .private import Connection, asyncpg, set_codecs
 from .rows import AsyncpgRow
+from .values import CODECS
 
 # Read by asyncpg from a URL only.
 IN_DSN = (
@@ -29,7 +30,7 @@ OTHERS = ("host", "port", "dbname", "application_name", "options", "client_encod
           "connect_timeout", "command_timeout", "target_session_attrs")  # fmt: skip
 
 
-class AsyncpgDriver(Driver):
+class AsyncpgDriver(PostgresqlDriver):
     """The driver for PostgreSQL by asyncpg."""
 
     connection_class: ClassVar[type[DriverConnection]] = AsyncpgConnection
@@ -69,15 +70,19 @@ class AsyncpgDriver(Driver):
         self._arguments["connection_class"] = Connection
         self._arguments["record_class"] = AsyncpgRow
 
-    @property
-    def system_name(self) -> str:
-        return "postgresql"
-
-    async def connect(self, password: Secret | None) -> DriverConnection:
+    async def _connect(self, password: Secret | None, mark: str | None) -> DriverConnection:
         arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}
+        if mark is not None:
+            settings = dict(arguments.get("server_settings") or {})
+            settings["application_name"] = marked(settings.get("application_name"), mark)
+            arguments["server_settings"] = settings
         if password is not None:
             arguments["password"] = password.reveal()
-        return AsyncpgConnection(await asyncpg.connect(**arguments))
+        raw = await asyncpg.connect(**arguments)
+        same = self.config.same_values
+        if same:
+            set_codecs(raw, CODECS)
+        return AsyncpgConnection(raw, same_values=same)
 
     def is_disconnect(self, error: BaseException) -> bool:
         if isinstance(error, asyncpg.PostgresError):
@@ -104,12 +109,6 @@ class AsyncpgDriver(Driver):
             return str(error).startswith("cannot switch to state")
         # Closed before it was used; in mid-statement it is another error.
         return isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error)
-
-    def is_conflict(self, error: BaseException) -> bool:
-        return is_conflict(getattr(error, "sqlstate", None))
-
-    def is_demoted(self, error: BaseException) -> bool:
-        return is_demotion(getattr(error, "sqlstate", None))
 
 
 driver = AsyncpgDriver

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from ...sql.loading import missing
 from ..library import Library
 from ..postgresql import RESET, is_refusal, is_schema_change, keeps
 from ..wire import Wire, hang_up
+from .values import CODECS, Codec
 
 try:
     import asyncpg
@@ -26,30 +27,45 @@ TESTED = ("0.32.0", "0.32.0")  # oldest and newest
 library: Library = Library("asyncpg", asyncpg.__version__, TESTED)
 connect_utils: Any = library.module("asyncpg.connect_utils", "_cancel")
 connection: Any = library.module(
-    "asyncpg.connection", "_ConnectionProxy", "_StatementCache", "_StatementCacheEntry"
+    "asyncpg.connection",
+    "_Atomic",
+    "_ConnectionProxy",
+    "_StatementCache",
+    "_StatementCacheEntry",
 )
 cursors: Any = library.module("asyncpg.cursor", "BaseCursor", "CursorFactory")
 library.require(cursors.BaseCursor, ["_check_ready"])
 if "is_in_transaction" not in cursors.BaseCursor._check_ready.__code__.co_names:
     # Before 0.32 a cursor was refused in a transaction that was begun by a plain BEGIN.
     raise library.unfit("cursors in every transaction")
-protocol: Any = library.module("asyncpg.protocol.protocol", "BaseProtocol")
+protocol: Any = library.module("asyncpg.protocol.protocol", "BaseProtocol", "ConnectionSettings")
+library.require(protocol.ConnectionSettings, ["add_python_codec"])
 library.require(
     asyncpg.Connection,
     [
         "_aborted", "_addr", "_do_execute", "_drop_local_statement_cache", "_get_statement",
         "_listeners", "_log_listeners", "_loop", "_maybe_gc_stmt", "_params",
         "_pool_release_ctr", "_protocol", "_query_loggers", "_stmt_cache",
-        "_termination_listeners", "_top_xact", "_transport", "get_reset_query",
+        "_stmt_exclusive_section", "_termination_listeners", "_top_xact", "_transport",
+        "get_reset_query",
     ],
 )  # fmt: skip
 library.require(connection._StatementCache, ["__len__", "_entries", "get", "has"])
 library.require(connection._StatementCacheEntry, ["_statement"])
+library.require(connection._Atomic, ["_acquired"])
 library.require(
     protocol.BaseProtocol,
-    ["backend_pid", "backend_secret", "get_record_class", "is_connected", "is_in_transaction"],
-)
+    [
+        "backend_pid", "backend_secret", "bind_execute", "get_record_class", "get_settings",
+        "is_connected", "is_in_transaction", "query",
+    ],
+)  # fmt: skip
 
+# What of the answer to a statement is wanted.
+ROWS, ROW, VALUE, STATUS = range(4)
+LIMITS = (0, 1, 1, 0)  # rows that the server is asked for; 0: all
+
+OURS = frozenset(each.name for each in CODECS)  # the types whose values are made the same
 PROXY: type = connection._ConnectionProxy  # what asyncpg's isinstance() takes for a connection
 
 # An argument that does not fit the type of its parameter, found before anything is sent: of a
@@ -76,13 +92,15 @@ class Connection(Base):
     """An asyncpg connection that knows what a thorough reset is, what may be kept prepared, and
     what may be run again."""
 
-    __slots__ = ("alters", "codecs", "plans")
+    __slots__ = ("alters", "codecs", "plans", "takes_enums")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         # A transaction has changed the schema, if that is not rolled back.
         self.alters: bool = False
         self.codecs: bool = False  # set by its user: they outlast every reset
+        # A codec of its user's may want members of an Enum, and not their values.
+        self.takes_enums: bool = False
         self.plans: int = 0  # counted up when they are forgotten
 
     def get_reset_query(self) -> str:
@@ -90,11 +108,56 @@ class Connection(Base):
 
     async def set_type_codec(self, *arguments: Any, **options: Any) -> Any:
         self.codecs = True
+        name = arguments[0] if arguments else options.get("typename")
+        self.takes_enums = self.takes_enums or name not in OURS
         return await super().set_type_codec(*arguments, **options)
 
     async def set_builtin_type_codec(self, *arguments: Any, **options: Any) -> Any:
         self.codecs = True
         return await super().set_builtin_type_codec(*arguments, **options)
+
+    async def run(self, query: str, arguments: Any, want: int) -> Any:
+        """What `fetch()`, `fetchrow()`, `fetchval()` and `execute()` do, in one call if the
+        statement is kept prepared: theirs go through six functions and as many coroutines."""
+        protocol, section = self._protocol, self._stmt_exclusive_section
+        if protocol is None or section._acquired or self._query_loggers or self._aborted:
+            return await self._run_slowly(query, arguments, want)
+        key = (query, protocol.get_record_class(), False)
+        kept = self._stmt_cache._entries.get(key)
+        if kept is None or kept._statement.closed or not protocol.is_connected():
+            return await self._run_slowly(query, arguments, want)
+        self._stmt_cache._entries.move_to_end(key)
+        extra, limit = want == STATUS, LIMITS[want]
+        section._acquired = 1
+        refused = False
+        found: Any = None
+        try:
+            statement = kept._statement
+            try:
+                found = await protocol.bind_execute(statement, arguments, "", limit, extra, None)
+            except asyncpg.OutdatedSchemaCacheError:
+                await self.reload_schema_state()
+                raise
+            except Exception as error:
+                refused = self.refused(error, key)
+                if not refused or in_transaction(self):
+                    raise
+            if refused:
+                statement = await self._get_statement(query, None)
+                found = await protocol.bind_execute(statement, arguments, "", limit, extra, None)
+        finally:
+            section._acquired = 0
+        if want == ROWS:
+            return found
+        if want == STATUS:
+            return found[1].decode()
+        if not found:
+            return None
+        return found[0] if want == ROW else found[0][0]
+
+    def _run_slowly(self, query: str, arguments: Any, want: int) -> Any:
+        method = (self.fetch, self.fetchrow, self.fetchval, self.execute)[want]
+        return method(query, *arguments)
 
     async def _do_execute(
         self,
@@ -173,6 +236,19 @@ def in_transaction(raw: Any) -> bool:
     return protocol is not None and protocol.is_in_transaction()
 
 
+def is_in_transaction(connection: Any) -> bool:
+    """The same of what has the connection as its `raw`."""
+    protocol = connection.raw._protocol
+    return protocol is not None and protocol.is_in_transaction()
+
+
+def command(raw: Any, text: str) -> Any:
+    """Run a text without parameters; gives what the server answered to the last of it."""
+    if type(raw) is not Connection or raw._query_loggers or is_dead(raw):
+        return raw.execute(text)
+    return raw._protocol.query(text, None)
+
+
 def is_dead(raw: Any) -> bool:
     """Whether asyncpg knows that the connection is over."""
     protocol = raw._protocol
@@ -205,6 +281,15 @@ async def cancel(place: Mapping[str, Any]) -> None:
     """Ask the server to stop what runs in that session. asyncpg does it too, in a task that a loop
     cancels at its end."""
     await connect_utils._cancel(**place)
+
+
+def set_codecs(raw: Any, codecs: Iterable[Codec]) -> None:
+    """Set codecs for types of pg_catalog, of which nothing has to be asked: no round trip."""
+    settings = raw._protocol.get_settings()
+    for each in codecs:
+        settings.add_python_codec(
+            each.oid, each.name, "pg_catalog", [], "scalar", each.encode, each.decode, "binary"
+        )
 
 
 def keeps_prepared(raw: Any, text: str) -> bool:

@@ -12,9 +12,10 @@ from ...sql.notes import note_row, of_values
 from ...sql.parsing.placeholders import Template, UsualText
 from ...sql.parsing.session_rules import analyse
 from ...sql.rows import make_rows
+from ...sql.values import Conversions, convert_columns
 from ..wire import Wire, hang_up
 from .private import AUTOCOMMIT, IN_TRANSACTION, Connection, Rows, errors
-from .values import literals, miscounted, parameters
+from .values import conversions, literals, miscounted, parameters
 
 if TYPE_CHECKING:
     from .driver import MysqlDriver
@@ -30,6 +31,7 @@ REMEMBERED = 128  # texts that the server cannot prepare
 BATCH = 1_000_000  # bytes, about, of what execute_many() sends at once
 MOST_MARKS = 65_535  # in a prepared statement
 
+WAITING = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "DO"})
 CHANGING = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
 RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
 # INSERT with nothing but placeholders as its values, of which there may be several lists.
@@ -50,6 +52,7 @@ class MysqlConnection(DriverConnection):
         "_changes",
         "_driver",
         "_plans",
+        "_skipped",
         "_stale",
         "_unfit",
         "_unpreparable",
@@ -74,6 +77,7 @@ class MysqlConnection(DriverConnection):
         self._stale: list[Any] = []  # plans that are of no use any more, but still on the server
         self._unpreparable: set[str] = set()
         self._changes = 0  # of the settings of the session, after which the plans were made
+        self._skipped = False  # rows of a stream that was to stop
         self._unfit = False  # it came back without autocommit, and was not reset
         self.who: Who | None = None  # as it was when it was new; None: unknown
         # MySQL keeps the types of the first parameters, and makes all others fit them: after 1.5 a
@@ -96,15 +100,37 @@ class MysqlConnection(DriverConnection):
         return affected(text, await self._run(text, arguments))
 
     async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
-        return named(await self._run(text, arguments))
+        return self.named(await self._run(text, arguments))
 
     async def fetch_one(self, text: str, arguments: Arguments) -> Any:
-        rows = named(await self._run(text, arguments), most=1)
+        rows = self.named(await self._run(text, arguments), most=1)
         return rows[0] if rows else None
 
     async def fetch_val(self, text: str, arguments: Arguments) -> Any:
-        rows = (await self._run(text, arguments)).rows
-        return rows[0][0] if rows else None
+        return self.first(await self._run(text, arguments))
+
+    def named(self, result: Any, most: int | None = None) -> list[Any]:
+        """The rows of a result."""
+        if result.description is None:
+            return []
+        rows = (result.rows or ())[:most]
+        if rows and (found := self.conversions(result)):
+            rows = convert_columns(rows, found)
+        return make_rows([column[0] for column in result.description], rows)
+
+    def first(self, result: Any) -> Any:
+        """The first value of the first row, or None."""
+        if not result.rows:
+            return None
+        value = result.rows[0][0]
+        for at, convert in self.conversions(result):
+            if at == 0 and value is not None:
+                return convert(value)
+        return value
+
+    def conversions(self, result: Any) -> Conversions:
+        """What is converted of its rows."""
+        return conversions(result) if self._driver.config.same_values else ()
 
     async def _run(self, text: str, arguments: Any) -> Any:
         """The first result. What has parameters is prepared, and they are sent apart from it."""
@@ -126,7 +152,7 @@ class MysqlConnection(DriverConnection):
 
     def values(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """The parameters, checked: nothing is sent of a statement whose parameters are wrong."""
-        values = parameters(arguments)
+        values = parameters(arguments, same_values=self._driver.config.same_values)
         if self.raw.sending != "utf8":
             for value in values:
                 if isinstance(value, str):
@@ -283,7 +309,7 @@ class MysqlConnection(DriverConnection):
     # -- transactions ----------------------------------------------------------------------------
 
     async def watch(self, call: Callable[[Any], Awaitable[T]]) -> T:
-        """The flag of the server is on before and after: only a savepoint tells whether it is still
+        """The flag of the server is on before and after: only a savepoint shows whether it is still
         the same transaction."""
         await self.savepoint(WATCH)
         try:
@@ -297,7 +323,7 @@ class MysqlConnection(DriverConnection):
     async def _look_back(self) -> None:
         """Whether it is still the same. Not after a cancellation: then the connection is given up,
         and a coroutine that is being closed cannot wait."""
-        if self.in_transaction and not self.is_dead:
+        if self.in_transaction and not (self.is_dead or self.broken):
             self.restarted = not await self._released(WATCH)
 
     async def _released(self, name: str) -> bool:
@@ -315,6 +341,23 @@ class MysqlConnection(DriverConnection):
             await self._driver.kill(self.raw.thread_id())
         elif not self.broken:
             await self.raw.ensure_closed()
+
+    async def stop(self) -> None:
+        self._skipped = False
+        await self._driver.kill_statement(self.raw.thread_id())
+
+    async def absorb(self) -> None:
+        # Not ping(), which no KILL QUERY hits: the order would be left for the next statement.
+        rows, transport = self.raw.rows, self.raw.transport
+        if rows is not None and rows.unread:
+            self._skipped = True
+            transport.resume_reading()
+            await rows.close()
+        await self.raw.run("SELECT 1")
+
+    def is_spoiled(self, keyword: str) -> bool:
+        # Functions that wait, such as SLEEP(), end early then, and give another value.
+        return keyword in WAITING or self._skipped
 
     def terminate(self) -> None:
         raw = self.raw
@@ -336,10 +379,7 @@ class MysqlConnection(DriverConnection):
 
     async def look_again(self) -> None:
         # An error does not say whether it has ended the transaction; every other answer does.
-        try:
-            await self.ping()
-        except errors.MySQLError:
-            pass  # dead, and seen to be
+        await self.raw.look_after()
 
     async def reset(self) -> bool:
         await self.raw.reset()
@@ -376,15 +416,14 @@ class MysqlPrepared(Prepared):
         return affected(self.text, await self._run(arguments))
 
     async def fetch_all(self, arguments: Arguments) -> list[Any]:
-        return named(await self._run(arguments))
+        return self.connection.named(await self._run(arguments))
 
     async def fetch_one(self, arguments: Arguments) -> Any:
-        rows = named(await self._run(arguments), most=1)
+        rows = self.connection.named(await self._run(arguments), most=1)
         return rows[0] if rows else None
 
     async def fetch_val(self, arguments: Arguments) -> Any:
-        rows = (await self._run(arguments)).rows
-        return rows[0][0] if rows else None
+        return self.connection.first(await self._run(arguments))
 
     async def _run(self, arguments: Any) -> Any:
         connection = self.connection
@@ -414,10 +453,15 @@ class MysqlSource(RowCursor):
     ) -> None:
         self.connection = connection
         self.rows = rows
+        self.conversions: Conversions = connection.conversions(rows.result) if rows.names else ()
         self.alone = alone
         self.text = text  # of the statement, if it was prepared
         self.statement = statement
         self._hold(True)
+
+    @property
+    def has_unread_rows(self) -> bool:
+        return self.rows.unread
 
     async def fetch(self, count: int) -> Sequence[Any]:
         if not self.rows.names:
@@ -425,6 +469,8 @@ class MysqlSource(RowCursor):
         self._hold(False)
         rows = await self.rows.fetch(count)
         self._hold(True)
+        if rows and self.conversions:
+            return make_rows(self.rows.names, convert_columns(rows, self.conversions))
         return make_rows(self.rows.names, rows)
 
     async def close(self) -> None:
@@ -487,12 +533,6 @@ def affected(text: str, result: Any) -> int:
     if result.description is not None and analyse(text, MYSQL).keyword not in CHANGING:
         return 0
     return int(result.affected_rows or 0)
-
-
-def named(result: Any, most: int | None = None) -> list[Any]:
-    if result.description is None:
-        return []
-    return make_rows([column[0] for column in result.description], (result.rows or ())[:most])
 
 
 def code(error: BaseException) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import ssl
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from ...sql.driver import LONGEST_KEPT, ConnectConfig, Driver, DriverConnection
@@ -12,9 +15,11 @@ from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..options import whole_seconds
 from .connection import MysqlConnection, code
+from .login import CANNOT_LOG_IN, KEY_NOT_ASKED_FOR, NOT_ASKED_FOR, public_key
 from .private import FLAGS, SETTLED, Connection, charset_by_name, errors
 
 PORT = 3306
+CANCEL_AGAIN = 0.05  # seconds after which a cancellation is taken for swallowed
 
 # Of asyncmy itself: gone away, lost during query, protocol out of step, ...
 GONE_AWAY = 2006  # closed before the statement was sent
@@ -22,22 +27,48 @@ GONE = frozenset({2000, 2002, 2003, 2006, 2012, 2013, 2014, 2027, 2055})
 # Deadlock, no memory for locks, lock timeout (if so configured), record changed: then the whole
 # transaction is rolled back. Whatever else ends one has committed it.
 ROLLED_BACK = frozenset({1213, 1206, 1205, 1020, 1614})
+# By KILL QUERY, max_statement_time, max_execution_time; of a sort that was ended so.
+STOPPED = frozenset({1317, 1969, 3024, 1028})
 CONFLICTS = frozenset({1213, 1205})  # a deadlock, a lock that was not to be had in time
+FULL = frozenset({1040, 1203})  # max_connections of the server, max_user_connections
 DEMOTED = frozenset({1290, 1836})
 
 SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 SSL_MODES = ("disable", "require", "verify-ca", "verify-full")
 SSL_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
 OPTIONS = ("charset", "unix_socket", "connect_timeout", "read_timeout", "sql_mode", "init_command",
-           "program_name", "local_infile", "sslmode", *SSL_FILES)  # fmt: skip
+           "program_name", "local_infile", "server_public_key", "get_server_public_key", "sslmode",
+           *SSL_FILES)  # fmt: skip
 NOT_FOR_CLIENTS = frozenset({"ucs2", "utf16", "utf16le", "utf32"})  # servers do not take them
 
-# What the server tells of by itself from then on, and what outlasts a reset or must be known.
+# What the server reports by itself from then on, and what outlasts a reset or must be known.
 TRACK = (
     "SET SESSION session_track_system_variables="
     "'character_set_client,character_set_connection,character_set_results,sql_mode'"
 )
 WHO = f"SELECT CURRENT_ROLE(), DATABASE(), {', '.join(f'@@{name}' for name in SETTLED)}"
+
+
+async def _to_the_end(work: Coroutine[Any, Any, object]) -> None:
+    """Await it in a task of its own; a cancellation is repeated until it has ended.
+
+    asyncmy opens its socket by `asyncio.wait_for`, which swallows a cancellation that comes in the
+    very moment in which the socket is open (Python 3.11): it would wait for the server's greeting.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=CANCEL_AGAIN)
+        if not task.cancelled():
+            task.exception()  # retrieved: nobody waits for it any more
+        raise
+    try:
+        task.result()
+    finally:
+        del task  # no cycle through this frame
 
 
 class MysqlDriver(Driver):
@@ -70,6 +101,14 @@ class MysqlDriver(Driver):
                 arguments[name] = whole_seconds(name, arguments[name])
         if "local_infile" in arguments:
             arguments["local_infile"] = flag("local_infile", arguments["local_infile"])
+        path = arguments.pop("server_public_key", None)
+        ask = flag("get_server_public_key", arguments.pop("get_server_public_key", "1"))
+        if (key := public_key(path, ask=ask)) is not None:
+            if "server_public_key" in config.connect_args:
+                raise ValueError(
+                    "url and connect_args both speak of the server's public key; keep one"
+                )
+            arguments["server_public_key"] = key
         check_charset(arguments["charset"])
         if target.hosts:
             host, port = target.hosts[0]
@@ -119,7 +158,15 @@ class MysqlDriver(Driver):
             arguments["password"] = self._password.reveal().encode()
         connection = Connection(**arguments)
         try:
-            await connection.connect()
+            await _to_the_end(connection.connect())
+        except asyncio.CancelledError:
+            if (transport := connection.detach()) is not None:
+                transport.abort()
+            raise
+        except ValueError as error:
+            if arguments.get("server_public_key") is not NOT_ASKED_FOR or connection.connected:
+                raise
+            raise errors.OperationalError(CANNOT_LOG_IN, KEY_NOT_ASKED_FOR) from error
         except RuntimeError as error:
             if "socket" not in str(error):
                 raise
@@ -153,15 +200,28 @@ class MysqlDriver(Driver):
 
     async def kill(self, thread: int) -> None:
         """Stop what a connection does that was cut off."""
-        if self.ask_password is not None:
-            self._password = await self.ask_password()  # the old one may have expired
-        connection = await self._connect()
+        connection = await self._connect_again()
+        with suppress(errors.MySQLError):  # it is over already
+            await self._order(connection, f"KILL {int(thread)}")
+
+    async def kill_statement(self, thread: int) -> None:
+        """Stop the statement that a connection runs; the server has taken note on return."""
+        await self._order(await self._connect_again(), f"KILL QUERY {int(thread)}")
+
+    async def _connect_again(self) -> Connection:
+        if self.config.ask_password is not None:
+            self._password = await self.config.ask_password()  # the old one may have expired
+        return await self._connect()
+
+    async def _order(self, connection: Connection, text: str) -> None:
+        """Run one statement, then close the connection."""
         try:
-            await connection.run(f"KILL {int(thread)}")
-        except errors.MySQLError:
-            pass  # it is over already
+            await connection.run(text)
         finally:
             await connection.ensure_closed()
+
+    def is_stopped(self, error: BaseException) -> bool:
+        return isinstance(error, errors.MySQLError) and code(error) in STOPPED
 
     def is_unsent(self, error: BaseException) -> bool:
         return link_is_gone(error) and code(error) == GONE_AWAY
@@ -182,6 +242,12 @@ class MysqlDriver(Driver):
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, errors.MySQLError) and code(error) in CONFLICTS
+
+    def is_full(self, error: BaseException) -> bool:
+        if not isinstance(error, errors.MySQLError):
+            return False
+        limit = code(error) == 1226 and "max_user_connections" in str(error)  # of the account
+        return limit or code(error) in FULL
 
     def is_demoted(self, error: BaseException) -> bool:
         # 1290 also comes of other options that forbid something.

@@ -6,6 +6,8 @@ protocols, follows what the server says of its session, and sends no password in
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from codecs import lookup
 from collections.abc import Awaitable, Sequence
@@ -16,6 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...sql.loading import missing
 from ..library import Library
+from .cursors import check, checked
+from .login import CANNOT_LOG_IN, login_refusal
+from .tracking import changed_variables
 
 try:
     import asyncmy
@@ -27,7 +32,7 @@ except ModuleNotFoundError as _error:
 __all__ = ["AUTOCOMMIT", "FLAGS", "IN_TRANSACTION", "Connection", "Rows", "charset_by_name",
            "errors"]  # fmt: skip
 
-TESTED = ("0.2.17", "0.2.17")  # oldest and newest
+TESTED = ("0.2.17", "0.2.18")  # oldest and newest
 
 library: Library = Library("asyncmy", version("asyncmy"), TESTED)
 untyped: Any = library.module("asyncmy.connection", "MySQLResult", "PreparedStatement")
@@ -50,7 +55,6 @@ IN_TRANSACTION = status.SERVER_STATUS_IN_TRANS
 COM_QUERY, COM_STMT_EXECUTE = command.COM_QUERY, command.COM_STMT_EXECUTE
 FLAGS = client.FOUND_ROWS | client.SESSION_TRACK
 SESSION_CHANGED = 0x4000  # a flag of the status: the OK packet says what has changed
-SYSTEM_VARIABLE = 0  # one of the things that it may say
 COM_RESET_CONNECTION = 0x1F
 COM_STMT_BULK_EXECUTE = 0xFA
 UNSIGNED = 32  # a flag of a column
@@ -60,9 +64,8 @@ SETTINGS = f"SELECT {', '.join(f'CAST(@@{name} AS BINARY)' for name in SETTLED)}
 # One SET without a call: not SET STATEMENT ... FOR, no function, no comment, no other statement.
 PLAIN_SET = re.compile(rb"\s*set\s+(?!statement\b)[^(;/#-]*", re.IGNORECASE)
 
-CANNOT_LOG_IN = 2061
-IN_CLEAR = frozenset({b"mysql_clear_password", b"dialog"})
-BROKEN = frozenset({b"mysql_old_password"})
+FILE_NOT_FOUND = 1017
+FILE_CHUNK = 256 * 1024  # bytes of a local file that are sent at once
 
 # Of the server: it is shut down, the connection is killed or was idle for too long, ...
 LAST_WORDS = frozenset({1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1317,
@@ -93,14 +96,19 @@ if TYPE_CHECKING:
         """What is called of the class that asyncmy itself has; the same below."""
 
         async def prepare(self, query: Any) -> Any: ...
+        def cursor(self, cursor: Any = None) -> Any: ...
         async def query(self, sql: Any, unbuffered: bool = False) -> Any: ...
+        async def _request_authentication(self) -> None: ...
         async def _process_auth(self, plugin_name: Any, auth_packet: Any) -> Any: ...
 
     class MySQLResult(Untyped):
         def _check_packet_is_eof(self, packet: Any) -> bool: ...
+        async def _read_load_local_packet(self, first_packet: Any) -> None: ...
 
     class PreparedStatement(Untyped):
         async def execute(self, args: Any = ()) -> Any: ...
+        async def execute_bulk(self, rows: Any) -> Any: ...
+        async def close(self) -> None: ...
 
 else:
     Base = asyncmy.Connection
@@ -109,21 +117,25 @@ else:
 library.require(
     Base,
     [
-        "_execute_command", "_process_auth", "_read_ok_packet", "_read_query_result", "prepare",
-        "query", "read_packet",
+        "_execute_command", "_process_auth", "_read_ok_packet", "_read_query_result",
+        "_request_authentication", "cursor", "prepare", "query", "read_packet", "write_packet",
     ],
 )  # fmt: skip
 # What the constructor sets can be seen on a connection only, and making one needs a running loop:
 # it is checked whenever one is made.
 ATTRIBUTES = (
-    "_affected_rows", "_bulk_supported", "_connected", "_db", "_deprecate_eof", "_encoding",
-    "_init_command", "_proto", "_result", "_secure", "_sql_mode", "_stream_broken", "_transport",
-    "connected",
+    "_affected_rows", "_auth_plugin_name", "_bulk_supported", "_connected", "_cursor_cls", "_db",
+    "_deprecate_eof", "_encoding", "_init_command", "_local_infile", "_proto", "_result", "_secure",
+    "_server_public_key", "_sql_mode", "_stream_broken", "_transport", "connected",
 )  # fmt: skip
 library.require(
-    MySQLResult, ["_check_packet_is_eof", "init_unbuffered_query", "read", "read_binary"]
-)
-library.require(PreparedStatement, ["close", "execute", "parameter_count"])
+    MySQLResult,
+    [
+        "_check_packet_is_eof", "_read_load_local_packet", "_read_ok_packet",
+        "init_unbuffered_query", "read", "read_binary",
+    ],
+)  # fmt: skip
+library.require(PreparedStatement, ["close", "execute", "execute_bulk", "parameter_count"])
 is_end: Any = MySQLResult._check_packet_is_eof
 
 
@@ -139,15 +151,37 @@ class Result(MySQLResult):
             return False
         if self.server_status & SESSION_CHANGED:
             self.message = packet.read_all()
-            if self.connection is not None:  # whoever reads the rows: a cursor of asyncmy does not
+            if self.connection is not None:  # cenote reads the rows: a cursor of asyncmy does not
                 self.connection._note(self)  # say that it has
         return True
 
+    async def _read_load_local_packet(self, first_packet: Any) -> None:
+        """The server asks for the file of LOAD DATA LOCAL. asyncmy takes its name for a str, and
+        leaves the server waiting for what never comes."""
+        connection = self.connection
+        name = os.fsdecode(first_packet.get_all_data()[1:])
+        failure: OSError | None = None
+        try:
+            if connection._local_infile:
+                await connection.send_file(name)
+        except OSError as error:
+            failure = error
+        connection.write_packet(b"")  # the end of the file, in any case
+        self._read_ok_packet(await connection.read_packet())
+        if failure is not None or not connection._local_infile:
+            reason = failure or "the URL has no local_infile=1"
+            raise errors.OperationalError(
+                FILE_NOT_FOUND, f"LOAD DATA LOCAL: {name!r} was not sent: {reason}"
+            ) from failure
+
 
 class Statement(PreparedStatement):
-    """asyncmy's, for those who have prepared it by themselves."""
+    """asyncmy's statement, for users who have prepared it themselves."""
+
+    guard: Any = None  # of connection(), with whose block it ends
 
     async def execute(self, args: Any = ()) -> Any:
+        self._check()
         values = args if isinstance(args, tuple | list) else (args,)
         connection = self._connection
         if self._closed or len(values) != self.parameter_count:
@@ -158,6 +192,18 @@ class Statement(PreparedStatement):
         connection._affected_rows = result.affected_rows
         return result
 
+    async def execute_bulk(self, rows: Any) -> Any:
+        self._check()
+        return await super().execute_bulk(rows)
+
+    async def close(self) -> None:
+        self._check()
+        await super().close()
+
+    def _check(self) -> None:
+        if self.guard is not None:
+            check(self.guard)
+
 
 class Connection(Base):
     """asyncmy's connection, with what it lacks.
@@ -166,6 +212,7 @@ class Connection(Base):
     (character_set_results), and `sending` that of what it is sent (character_set_client)."""
 
     __signature__: ClassVar[Signature] = signature(Base)
+    _auth_plugin_name: str
     _encoding: str
 
     def __init__(self, **arguments: Any) -> None:
@@ -174,26 +221,21 @@ class Connection(Base):
         self.sending: str = self._encoding
         self.variables: dict[str, str | None] = {}  # of the session, as far as they are tracked
         self.changes: int = 0  # of them: what was prepared before meant something else
+        self.rows: Rows | None = None  # the last that were read as the server sends them
         self.unsure: bool = False  # whether they are still what the server has said of them
 
     # -- logging in ------------------------------------------------------------------------------
 
+    async def _request_authentication(self) -> None:
+        # With sha256_password asyncmy asks for a key, whatever it has; the server names that later.
+        if self._server_public_key and self._auth_plugin_name == "sha256_password":
+            self._auth_plugin_name = "caching_sha2_password"
+        await super()._request_authentication()
+
     async def _process_auth(self, plugin_name: bytes, auth_packet: Any) -> Any:
         """The server asks for another way of logging in than it had announced."""
-        name = plugin_name.decode("ascii", "replace")
-        if plugin_name in IN_CLEAR and not self._secure:
-            raise errors.OperationalError(
-                CANNOT_LOG_IN,
-                f"the server asks for the password in clear text ({name}), but the connection has "
-                f"no TLS: nothing was sent. Add sslmode=verify-full (and ssl_ca) to the URL, or "
-                f"give the user another authentication plugin.",
-            )
-        if plugin_name in BROKEN:
-            raise errors.OperationalError(
-                CANNOT_LOG_IN,
-                f"the server asks for {name}, which does not protect the password: nothing was "
-                f"sent. Give the user another authentication plugin.",
-            )
+        if (why := login_refusal(plugin_name, secure=self._secure)) is not None:
+            raise errors.OperationalError(CANNOT_LOG_IN, why)
         return await super()._process_auth(plugin_name, auth_packet)
 
     # -- statements ------------------------------------------------------------------------------
@@ -267,9 +309,22 @@ class Connection(Base):
 
     async def prepare(self, query: str) -> Any:
         """A statement of asyncmy; the text is checked as all others are."""
-        self.check_text(query)
-        made = await super().prepare(query.encode(self.sending))
-        return Statement(self, made._statement_id, made.parameter_count)
+        bare = _bare(self)
+        bare.check_text(query)
+        made = await Base.prepare(bare, query.encode(bare.sending))
+        statement = Statement(bare, made._statement_id, made.parameter_count)
+        statement.guard = None if bare is self else self
+        return statement
+
+    def cursor(self, cursor: type[Any] | None = None) -> Any:
+        """A cursor of asyncmy, which takes a connection of its own kind and no guard."""
+        bare = _bare(self)
+        if bare is self:
+            return super().cursor(cursor)
+        kind: type = cursor or bare._cursor_cls
+        made = Base.cursor(bare, checked(kind))
+        made.guard = self
+        return made
 
     async def query(self, sql: str | bytes, unbuffered: bool = False) -> Any:
         """What the cursors of asyncmy call."""
@@ -278,7 +333,7 @@ class Connection(Base):
         return await super().query(sql, unbuffered)
 
     async def _read_query_result(self, unbuffered: bool = False) -> None:
-        """What they read by: the session is followed, whoever changes it."""
+        """Read by the settings of the session, which are followed when anything changes them."""
         self._result = None
         result = Result(self)
         if unbuffered:
@@ -292,6 +347,13 @@ class Connection(Base):
             if self.unsure and not result.has_next:
                 await self._settle()
                 self._result = result  # the cursor looks for it
+
+    async def send_file(self, name: str) -> None:
+        """Send a local file, as LOAD DATA LOCAL wants it; it is read in another thread."""
+        with await asyncio.to_thread(open, name, "rb") as file:
+            while chunk := await asyncio.to_thread(file.read, FILE_CHUNK):
+                self.write_packet(chunk)
+                await self._proto.drain()
 
     def _pack(self, statement: Any, arguments: Sequence[Any]) -> bytes:
         head = HEAD.pack(statement._statement_id, 0, 1)
@@ -316,7 +378,7 @@ class Connection(Base):
                 await (result.read_binary(None) if binary else result.read())
             except errors.MySQLError as error:
                 if error.args[0] in LAST_WORDS and error.sqlstate is not None:
-                    await self._look_after()
+                    await self.look_after()
                 raise
             except Exception:  # something in it cannot be decoded
                 await self._skip(result)
@@ -330,8 +392,9 @@ class Connection(Base):
                     await self._settle(b"" if binary else payload)
                 return first
 
-    async def _look_after(self) -> None:
-        """After an error that may be the last word of the server, or of a SIGNAL."""
+    async def look_after(self) -> None:
+        """Close the connection if it does not answer: an error may have been the last word of the
+        server, or be that of a SIGNAL."""
         try:
             await self.ping(reconnect=False)
         except errors.MySQLError:
@@ -391,7 +454,8 @@ class Connection(Base):
         await self._begin(result)
         if not result.unbuffered_active:
             self._note(result)
-        return Rows(self, result, binary=binary)
+        self.rows = Rows(self, result, binary=binary)
+        return self.rows
 
     async def _begin(self, result: Any) -> None:
         """Read what comes before the rows."""
@@ -407,7 +471,7 @@ class Connection(Base):
     # -- the charset -----------------------------------------------------------------------------
 
     def follow_charset(self) -> None:
-        """Read and write as the session does, whoever has changed that."""
+        """Read and write as the session does, also after a change by the user."""
         variables = self.variables
         if "character_set_client" in variables:
             self.sending = encoding_of(variables["character_set_client"])
@@ -451,6 +515,11 @@ class Rows:
             self._kinds = tuple(result.converters or ())
 
     @property
+    def result(self) -> Any:
+        """asyncmy's, with what it knows of the columns."""
+        return self._result
+
+    @property
     def unread(self) -> bool:
         return bool(self._result.unbuffered_active)
 
@@ -466,7 +535,7 @@ class Rows:
             )  # fmt: skip
             if len(rows) > before:
                 continue
-            packet = await connection.read_packet()
+            packet = await self._read_packet()
             if self._result._check_packet_is_eof(packet):
                 self._ended()
             elif self._binary:
@@ -481,7 +550,7 @@ class Rows:
         self._pending = []
         connection, result = self._connection, self._result
         while self.unread:
-            packet = await connection.read_packet()
+            packet = await self._read_packet()
             if result._check_packet_is_eof(packet):
                 self._ended()
         while result.has_next:
@@ -491,6 +560,14 @@ class Rows:
             connection._note(result)
         if connection.unsure:
             await connection._settle()
+
+    async def _read_packet(self) -> Any:
+        try:
+            return await self._connection.read_packet()
+        except errors.MySQLError:  # the last word, which asyncmy does not note
+            self._result.unbuffered_active = False
+            self._result.connection = None
+            raise
 
     def _ended(self) -> None:
         self._result.unbuffered_active = False
@@ -512,30 +589,6 @@ def encoding_of(name: str | None) -> str:
     return encoding
 
 
-def changed_variables(data: bytes) -> dict[str, str | None]:
-    """The system variables in what an OK packet says behind its counters."""
-    found: dict[str, str | None] = {}
-    _, at = _string(data, 0)  # words for a person
-    if at >= len(data):
-        return found
-    changes, _ = _string(data, at)
-    at = 0
-    while at < len(changes):
-        kind = changes[at]
-        change, at = _string(changes, at + 1)
-        if kind == SYSTEM_VARIABLE:
-            inside = 0
-            while inside < len(change):
-                name, inside = _string(change, inside)
-                value, inside = _string(change, inside)
-                found[name.decode("utf8", "replace")] = value.decode("utf8", "replace") or None
-    return found
-
-
-def _string(data: bytes, at: int) -> tuple[bytes, int]:
-    """One with its length before it, and where the next thing begins."""
-    first = data[at]
-    width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first, 0)
-    length = int.from_bytes(data[at + 1 : at + 1 + width], "little") if width else first
-    start = at + 1 + width
-    return data[start : start + length], start + length
+def _bare(connection: Any) -> Any:
+    """The connection itself, if this is a guard of it."""
+    return connection if issubclass(type(connection), Connection) else connection.__wrapped__

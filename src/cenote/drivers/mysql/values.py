@@ -8,10 +8,11 @@ hexadecimal digits.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 from uuid import UUID
@@ -19,10 +20,14 @@ from uuid import UUID
 from ...sql.dialects import MYSQL
 from ...sql.parsing.placeholders import marks
 from ...sql.parsing.tokens import readings
+from ...sql.values import Conversions, bare, dump_json, load_json
 
-KNOWN = frozenset(
-    {type(None), bool, int, str, bytes, bytearray, date, datetime, time, timedelta}
-)  # as they are
+KNOWN = frozenset({type(None), bool, int, str, bytes, bytearray, date, timedelta})  # as they are
+TINY, BLOB, STRING, JSON = 1, 252, 254, 245  # types of columns
+UNSIGNED_FLAG, BINARY_FLAG = 0x20, 0x80  # of columns
+BINARY_CHARSET = 63
+LONGEST_TEXT = (2**32 - 1, -1)  # bytes of a column, and what asyncmy makes of that
+LETTERS = 36  # of a UUID
 SIGNED, UNSIGNED = 2**63, 2**64
 DIGITS, SCALE = 65, 30  # of a DECIMAL
 LONGEST = timedelta(hours=838, minutes=59, seconds=59, microseconds=999999)  # that TIME can hold
@@ -34,14 +39,34 @@ HARMLESS = frozenset(map(chr, range(32, 127))) - {"\\"}
 READ_BY_SERVER = re.compile(r"/\*(?:M?!|\+(?:(?!\*/).)*[\"'`])", re.DOTALL | re.IGNORECASE)
 
 
-def parameters(arguments: Sequence[Any]) -> Sequence[Any]:
+def parameters(arguments: Sequence[Any], *, same_values: bool = True) -> Sequence[Any]:
     """What the driver can send, in the place of what was given; the same object if all of it can.
 
     TypeError for an object of a type that has no meaning here: its text is not guessed."""
     if KNOWN.issuperset(map(type, arguments)):
         return arguments
+    if same_values:
+        arguments = [
+            value if type(value) in KNOWN else same(value, at)
+            for at, value in enumerate(arguments, 1)
+        ]
     return [value if type(value) in KNOWN else parameter(value, at)
             for at, value in enumerate(arguments, 1)]  # fmt: skip
+
+
+def same(value: Any, at: int) -> Any:
+    """What is sent so that the same comes back; a datetime with an offset cannot."""
+    value = bare(value)
+    if isinstance(value, dict | list):
+        return dump_json(value)
+    if isinstance(value, datetime | time) and value.tzinfo is not None:
+        kind = type(value).__name__
+        remedy = "value.astimezone(UTC).replace(tzinfo=None)"
+        raise ValueError(
+            f"parameter {at} is a {kind} with a time zone, which no type of MySQL keeps: pass "
+            f"{remedy if isinstance(value, datetime) else 'value.replace(tzinfo=None)'}"
+        )
+    return value
 
 
 def parameter(value: Any, at: int) -> Any:
@@ -164,3 +189,60 @@ def clock(value: timedelta) -> str:
     minutes, seconds = divmod(value.days * 86400 + value.seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{sign}{hours:02}:{minutes:02}:{seconds:02}.{value.microseconds:06}"
+
+
+# -- columns -------------------------------------------------------------------------------------
+
+
+def conversions(result: Any) -> Conversions:
+    """Return what is converted of the rows of a result; nothing for columns of plain types."""
+    suspects = _suspects(result.description)
+    if not suspects:
+        return ()
+    found = [(at, _reader(result.fields[at])) for at in suspects]
+    return [(at, read) for at, read in found if read is not None]
+
+
+@lru_cache(maxsize=1024)
+def _suspects(description: tuple[tuple[Any, ...], ...]) -> tuple[int, ...]:
+    """The columns whose type may say more than asyncmy makes of it."""
+    return tuple(
+        at
+        for at, (_, kind, _, length, *_) in enumerate(description)
+        if (kind == TINY and length == 1)
+        or kind == JSON
+        or (kind == BLOB and length in LONGEST_TEXT)
+        or (kind == STRING and length % LETTERS == 0)
+    )
+
+
+def _reader(field: Any) -> Callable[[Any], Any] | None:
+    kind, flags = field.type_code, field.flags
+    if kind == TINY:
+        return _read_bool
+    if kind == JSON:
+        return load_json
+    if kind == BLOB and flags & BINARY_FLAG and field.charsetnr != BINARY_CHARSET:
+        return _read_document
+    if kind == STRING and flags & UNSIGNED_FLAG:  # of MariaDB; no text has it
+        return _read_uuid
+    return None
+
+
+def _read_bool(value: int) -> bool | int:
+    """TINYINT(1) holds other numbers as well, and they are not lost."""
+    return value == 1 if value in (0, 1) else value
+
+
+def _read_document(value: str) -> Any:
+    """JSON is LONGTEXT with a binary collation for MariaDB: the content decides."""
+    if not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return load_json(value)
+    except ValueError:
+        return value
+
+
+def _read_uuid(value: str | bytes) -> UUID:
+    return UUID(value if isinstance(value, str) else value.decode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count as counter
 from operator import length_hint
 from typing import Any, ClassVar, TypeVar
@@ -12,17 +12,21 @@ from ...sql.driver import (
     Arguments,
     Collected,
     DriverConnection,
+    Received,
     RowCursor,
 )
 from ...sql.notes import note_row, of_values
 from ..postgresql import (
+    PLANNED,
     RESET,
     affected,
     has_cursor,
     is_refusal,
+    quoted,
 )
 from ..wire import Wire
 from . import private
+from .inbox import Inbox
 from .private import (
     Connection,
     ConnStatus,
@@ -34,6 +38,7 @@ from .private import (
     row_factory,
     tuple_row,
 )
+from .values import KNOWN, Undecided, decide, parameters
 
 R = TypeVar("R")
 
@@ -43,15 +48,21 @@ USE_COPY = (
     "async with db.connection() as c, c.cursor() as cursor, cursor.copy(...)."
 )
 
+UNKNOWN = 0  # the type of a parameter that the server does not give
+REMEMBERED = 128  # statements with lists
+TYPES = "cenote_types"  # a savepoint
+
 _numbers = counter(1)
 
 
 class PsycopgConnection(DriverConnection):
     """A connection of psycopg."""
 
-    __slots__ = ("_context", "_keeper", "_made", "_wire")
+    __slots__ = ("_asked", "_context", "_defers", "_inbox", "_keeper", "_lent", "_made",
+                 "_same_values", "_wire")  # fmt: skip
 
     dialect: ClassVar[Dialect] = POSTGRESQL
+    aborts: ClassVar[bool] = True
     cancels: ClassVar[bool] = True
     caches_statements: ClassVar[bool] = True
     gives_sqlstate: ClassVar[bool] = True
@@ -61,20 +72,40 @@ class PsycopgConnection(DriverConnection):
     raw: Connection
     status: str | None
 
-    def __init__(self, raw: Any, context: Any) -> None:
+    def __init__(self, raw: Any, context: Any, *, same_values: bool = True) -> None:
         super().__init__(raw)
+        self._same_values = same_values
+        # What the server said of parameters that are lists, by text and types of the arguments.
+        self._asked: dict[Any, list[int]] = {}
         self._keeper = private.install_keeper(raw)
+        self._inbox: Inbox | None = None  # of notifications, if it listens
         self._context = context  # of adapters; given to connect(), or None
         self._made = private.settings(raw)
         self._wire = Wire(raw.pgconn.socket)
+        self._defers = private.can_defer(raw)
+        self._lent = 0  # connection() blocks that are open
 
     @property
     def in_transaction(self) -> bool:
-        return self.raw.pgconn.transaction_status in IN_TRANSACTION
+        raw = self.raw
+        return bool(raw.unsent) or raw.pgconn.transaction_status in IN_TRANSACTION
+
+    @property
+    def defers(self) -> bool:
+        """Whether BEGIN and SAVEPOINT wait for the statement that follows. Not in a connection()
+        block, where the program may look at the connection itself, and not after an error."""
+        return (
+            self._defers
+            and not self._lent
+            and not self.is_dead
+            and self.raw.pgconn.transaction_status != TransactionStatus.INERROR
+        )
 
     async def execute(self, text: str, arguments: Arguments) -> int:
         cursor = await self._run(text, arguments)
-        self.status = cursor.statusmessage
+        self.status = status = cursor.statusmessage
+        if self._asked and status is not None and status.startswith(("ALTER", "CREATE", "DROP")):
+            self._asked.clear()
         return affected(cursor.statusmessage)
 
     async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
@@ -98,22 +129,70 @@ class PsycopgConnection(DriverConnection):
             prepare = False  # perhaps several statements, which cannot be prepared
         raw = self.raw
         keeper = self._keeper
+        if arguments:
+            arguments = self.values(arguments)
+        undecided = arguments if type(arguments) is Undecided else None
         cursor: Any = raw.cursor(row_factory=rows)
         async with raw.lock:
+            if undecided is not None:
+                arguments = await self._decide(text, undecided)
             if keeper.unflushed:
                 await self._flush()
             keeper.missed = False
             try:
-                await private.execute(raw, cursor, text, arguments, prepare)
+                if raw.unsent and prepare is not False and PLANNED.match(text):
+                    await private.execute_behind(raw, cursor, text, arguments, prepare)
+                else:
+                    await private.execute(raw, cursor, text, arguments, prepare)
                 return cursor
             except psycopg.Error as error:
                 if self.is_stuck():
                     error.add_note(USE_COPY)
+                if undecided is not None:
+                    self._asked.clear()  # the parameter may be of another type by now
                 if keeper.missed or not self._refused(error) or self.in_transaction:
                     raise
             await self._flush()
+            if undecided is not None:
+                arguments = await self._decide(text, undecided)
             await private.execute(raw, cursor, text, arguments, prepare)
         return cursor
+
+    def values(self, arguments: Any) -> Any:
+        """What is sent in the place of the arguments: the same object if all are known, `Undecided`
+        if there is a list."""
+        plain = arguments.values() if isinstance(arguments, Mapping) else arguments
+        if KNOWN.issuperset(map(type, plain)) or not self._same_values:
+            return arguments
+        return parameters(arguments, self.raw.adapters)
+
+    async def _decide(self, text: str, arguments: Undecided) -> list[Any]:
+        """What each list is, by what the server says of its parameter: it is asked once."""
+        key = (text, *map(type, arguments))
+        types = self._asked.get(key)
+        if types is None:
+            types = await self._ask_types(text, arguments) or [UNKNOWN] * len(arguments)
+            if len(self._asked) >= REMEMBERED:
+                self._asked.clear()
+            self._asked[key] = types
+        return decide(arguments, types)
+
+    async def _ask_types(self, text: str, arguments: Undecided) -> list[int] | None:
+        """A statement that the server cannot read without these types must not end the transaction
+        that is open; it is run with arrays then."""
+        raw = self.raw
+        if self.raw.unsent:
+            await self._send_unsent()
+        if not self.in_transaction:
+            return await private.parameter_types(raw, text, arguments, arguments.lists)
+        if raw.pgconn.transaction_status == TransactionStatus.INERROR:
+            return None
+        await private.command(raw, POSTGRESQL.savepoint(TYPES))
+        types = await private.parameter_types(raw, text, arguments, arguments.lists)
+        if types is None:
+            await private.command(raw, POSTGRESQL.rollback_to_savepoint(TYPES))
+        await private.command(raw, f"RELEASE SAVEPOINT {TYPES}")
+        return types
 
     def _refused(self, error: Exception) -> bool:
         """Of a statement that was kept: whether its plan was refused, and nothing of it executed.
@@ -146,7 +225,7 @@ class PsycopgConnection(DriverConnection):
         return answer
 
     async def cancel_promptly(self, awaitable: Awaitable[R]) -> R:
-        """A cancellation is not kept waiting: the connection is destroyed, the server told then."""
+        """A cancellation does not wait for the server: the connection is destroyed then."""
         raw = self.raw
         raw.prompt = True
         try:
@@ -159,9 +238,25 @@ class PsycopgConnection(DriverConnection):
             raw.prompt = False
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
+        arguments = await self._every_value(text, arguments)
         again = not self.in_transaction
         if await self._run_many(text, arguments, again=again):
             await self._run_many(text, arguments, again=False)
+
+    async def _every_value(self, text: str, rows: Sequence[Any]) -> Sequence[Any]:
+        """The values of every row; nothing of a statement is sent if one of them does not fit."""
+        found = []
+        for at, row in enumerate(rows):
+            try:
+                values = self.values(row) if row else row
+                if type(values) is Undecided:
+                    async with self.raw.lock:
+                        values = await self._decide(text, values)
+            except (TypeError, ValueError) as error:
+                note_row(error, at)
+                raise
+            found.append(values)
+        return found
 
     async def _run_many(self, text: str, arguments: Sequence[Any], *, again: bool) -> bool:
         """True: its plan was refused at the first element, so that it may be run `again`."""
@@ -201,6 +296,8 @@ class PsycopgConnection(DriverConnection):
     ) -> RowCursor:
         if not has_cursor(keyword, text):
             return Collected(await self.fetch_all(text, arguments))
+        if arguments:
+            [arguments] = await self._every_value(text, [arguments])
         outside = not self.in_transaction
         own = outside and alone
         if own:
@@ -219,21 +316,78 @@ class PsycopgConnection(DriverConnection):
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         for text in POSTGRESQL.begin(isolation, read_only):
-            await self._command(text)
+            if self.defers:
+                self.raw.unsent += (text.encode(),)
+            else:
+                await self._command(text)
 
     async def commit(self) -> bool:
+        if self._never_began():
+            return True
         return await self._command(POSTGRESQL.commit()) != b"ROLLBACK"
 
     async def rollback(self) -> None:
-        await self._command(POSTGRESQL.rollback())
+        if not self._never_began():
+            await self._command(POSTGRESQL.rollback())
+
+    def _never_began(self) -> bool:
+        """Forget what was not sent; whether BEGIN is among it, so that there is nothing to end."""
+        unsent, self.raw.unsent = self.raw.unsent, ()
+        outside = self.raw.pgconn.transaction_status == TransactionStatus.IDLE
+        return bool(unsent) and outside
+
+    async def savepoint(self, name: str) -> None:
+        if self.defers:
+            self.raw.unsent += (POSTGRESQL.savepoint(name).encode(),)
+        else:
+            await self._command(POSTGRESQL.savepoint(name))
+
+    async def release_savepoint(self, name: str) -> None:
+        if not self._forget_unsent(name, keep=False):
+            await self._command(f"RELEASE SAVEPOINT {name}")
+
+    async def rollback_to_savepoint(self, name: str) -> None:
+        if not self._forget_unsent(name, keep=True):
+            await self._command(POSTGRESQL.rollback_to_savepoint(name))
+
+    def _forget_unsent(self, name: str, *, keep: bool) -> bool:
+        """Forget the savepoints inside this one that were not sent; return whether it was not sent
+        itself, in which case it is forgotten as well unless it is to be kept."""
+        unsent, text = self.raw.unsent, POSTGRESQL.savepoint(name).encode()
+        if text not in unsent:
+            self.raw.unsent = ()
+            return False
+        self.raw.unsent = unsent[: unsent.index(text) + keep]
+        return True
+
+    async def _send_unsent(self) -> None:
+        raw = self.raw
+        await drive(raw.send_unsent(), raw.pgconn.socket)
+
+    async def lend(self) -> None:
+        if self.raw.unsent:
+            async with self.raw.lock:
+                await self._send_unsent()
+        self._lent += 1
+
+    async def take_back(self) -> None:
+        self._lent -= 1
+
+    def returned(self) -> None:
+        self._lent = 0
 
     async def close(self) -> None:
         raw = self.raw
         if self.interrupted and raw.pgconn.transaction_status == TransactionStatus.ACTIVE:
             await raw.cancel_safe()
+        self._close_inbox()
         await raw.close()
 
+    async def stop(self) -> None:
+        await self.raw.cancel_safe()
+
     def terminate(self) -> None:
+        self._close_inbox()
         private.terminate(self.raw)
 
     def looks_dead(self) -> bool:
@@ -250,8 +404,29 @@ class PsycopgConnection(DriverConnection):
     def has_unread_bytes(self) -> bool:
         return not self.raw.closed and self._wire.has_unread_bytes()
 
+    async def listen(self, channel: str) -> None:
+        await self._command_of_listener(f"LISTEN {quoted(channel)}")
+
+    async def unlisten(self, channel: str) -> None:
+        await self._command_of_listener(f"UNLISTEN {quoted(channel)}")
+
+    def on_notification(self, received: Received, lost: Callable[[], None]) -> None:
+        self._inbox = Inbox(self.raw, received, lost)
+
+    async def _command_of_listener(self, text: str) -> None:
+        """While a statement runs, psycopg itself reads from the socket."""
+        try:
+            await self._command(text)
+        finally:
+            if self._inbox is not None and not self.is_dead:
+                self._inbox.open()
+
+    def _close_inbox(self) -> None:
+        if self._inbox is not None:
+            self._inbox.close()
+
     async def ping(self) -> None:
-        await self._command("SELECT 1")
+        await self._command_of_listener("SELECT 1")
 
     async def reset(self) -> bool:
         raw = self.raw
@@ -273,6 +448,7 @@ class PsycopgConnection(DriverConnection):
         self._keeper.guests = True  # on_connect may have prepared some
 
     def forget_plans(self) -> None:
+        self._asked.clear()
         self._keeper.clear()
 
 

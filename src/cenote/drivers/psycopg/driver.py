@@ -5,15 +5,15 @@ from __future__ import annotations
 from traceback import clear_frames
 from typing import Any, ClassVar, TypeVar
 
-from ...sql.driver import ConnectConfig, Driver, DriverConnection
+from ...sql.driver import ConnectConfig, DriverConnection
 from ...sql.loading import check_connect_args, fresh, reject_unknown
 from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
 from ..options import seconds
 from ..postgresql import (
-    is_conflict,
-    is_demotion,
+    PostgresqlDriver,
     is_final,
+    marked,
     server_options,
 )
 from .connection import PsycopgConnection
@@ -24,7 +24,7 @@ R = TypeVar("R")
 CLOSED = "the connection is closed"  # before anything was sent
 
 
-class PsycopgDriver(Driver):
+class PsycopgDriver(PostgresqlDriver):
     """The driver for PostgreSQL by psycopg 3."""
 
     connection_class: ClassVar[type[DriverConnection]] = PsycopgConnection
@@ -47,12 +47,10 @@ class PsycopgDriver(Driver):
             options["port"] = ",".join(str(port or 5432) for _, port in target.hosts)
         self._arguments: dict[str, Any] = {**arguments, **options}
 
-    @property
-    def system_name(self) -> str:
-        return "postgresql"
-
-    async def connect(self, password: Secret | None) -> DriverConnection:
+    async def _connect(self, password: Secret | None, mark: str | None) -> DriverConnection:
         arguments = {**fresh(self._arguments), **fresh(dict(self.config.connect_args))}
+        if mark is not None:
+            arguments["application_name"] = marked(arguments.get("application_name"), mark)
         size = self.config.statement_cache_size
         arguments.setdefault("prepare_threshold", 0 if size else None)
         if password is not None:
@@ -66,7 +64,8 @@ class PsycopgDriver(Driver):
             clear_frames(error.__traceback__)  # in one of them there is the half-made connection
             raise
         raw.prepared_max = size
-        return PsycopgConnection(raw, arguments.get("context"))
+        context = arguments.get("context")
+        return PsycopgConnection(raw, context, same_values=self.config.same_values)
 
     def is_disconnect(self, error: BaseException) -> bool:
         if isinstance(error, psycopg.Error) and error.sqlstate is not None:
@@ -79,12 +78,6 @@ class PsycopgDriver(Driver):
         # Not one that the server sent, with these very words.
         unsent = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
         return unsent and str(error) == CLOSED
-
-    def is_conflict(self, error: BaseException) -> bool:
-        return is_conflict(getattr(error, "sqlstate", None))
-
-    def is_demoted(self, error: BaseException) -> bool:
-        return is_demotion(getattr(error, "sqlstate", None))
 
 
 def hide_passwords(attempt: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,8 @@ from ..postgresql import keeps
 
 try:
     import psycopg
-    from psycopg.adapt import AdaptersMap
+    from psycopg import generators
+    from psycopg.adapt import AdaptersMap, PyFormat, Transformer
     from psycopg.pq import Conninfo, ConnStatus, ExecStatus, TransactionStatus
     from psycopg.rows import no_result, tuple_row
 except ModuleNotFoundError as _error:
@@ -25,16 +27,28 @@ except ModuleNotFoundError as _error:
         raise
     raise missing("psycopg", "psycopg") from None
 
-__all__ = ["ConnStatus", "Connection", "Conninfo", "Keeper", "Series", "TransactionStatus",
-           "psycopg", "tuple_row"]  # fmt: skip
+__all__ = ["AdaptersMap", "ConnStatus", "Connection", "Conninfo", "Keeper", "PyFormat", "Series",
+           "TransactionStatus", "psycopg", "tuple_row"]  # fmt: skip
 
 R = TypeVar("R")
 
 TESTED = ("3.3.0", "3.3.9")  # oldest and newest
+HAS_PIPELINE: bool = psycopg.capabilities.has_pipeline()  # libpq 14 and later
 
 library: Library = Library("psycopg", psycopg.__version__, TESTED)
 preparing: Any = library.module("psycopg._preparing", "Prepare", "PrepareManager")
+queries: Any = library.module("psycopg._queries", "PostgresQuery")
+library.require(queries.PostgresQuery, ["convert", "query", "types"])
 waiting: Any = library.module("psycopg.waiting", "Ready", "Wait")
+
+arrays: Any = library.module("psycopg.types.array", "ListBinaryDumper", "ListDumper")
+enums: Any = library.module("psycopg.types.enum", "EnumBinaryDumper", "EnumDumper")
+documents: Any = library.module("psycopg.types.json", "Json", "Jsonb")
+
+# Those that psycopg itself has for lists and for members of an Enum.
+USUAL_DUMPERS: frozenset[type] = frozenset(
+    {arrays.ListBinaryDumper, arrays.ListDumper, enums.EnumBinaryDumper, enums.EnumDumper}
+)
 
 if TYPE_CHECKING:
     from psycopg._preparing import Prepare, PrepareManager
@@ -45,24 +59,30 @@ MADE_BY_CONNECT = ("row_factory", "cursor_factory", "server_cursor_factory", "pr
                    "prepared_max", "_isolation_level", "_read_only", "_deferrable",
                    "_begin_statement", "_num_transactions", "_tpc")  # fmt: skip
 
-library.require(PrepareManager, ["clear", "get", "key", "maintain_gen", "maybe_add_to_cache"])
+library.require(
+    PrepareManager, ["clear", "get", "key", "maintain_gen", "maybe_add_to_cache", "validate"]
+)
 library.require_assigned(PrepareManager, ["_names", "_to_flush"])
 library.require(Prepare, ["NO", "SHOULD", "YES"])
 library.require_assigned(
     psycopg.AsyncConnection,
     [
         *MADE_BY_CONNECT, "_adapters", "_closed", "_deallocate", "_exec_command",
-        "_notice_handlers", "_notifies_backlog", "_notify_handlers", "_prepared", "cancel_safe",
-        "lock", "pgconn", "wait",
+        "_notice_handlers", "_notifies_backlog", "_notify_handlers", "_pipeline", "_prepared",
+        "_start_query", "cancel_safe", "lock", "pgconn", "transaction", "wait",
     ],
 )  # fmt: skip
 library.require_assigned(
     psycopg.AsyncCursor,
-    ["_check_results", "_closed", "_encoding", "_execute_gen", "_results", "pgresult"],
-)
+    [
+        "_check_results", "_closed", "_convert_query", "_encoding", "_execute_gen",
+        "_execute_send", "_get_prepared", "_last_query", "_results", "_send_prepare",
+        "_send_query_prepared", "_set_results", "_start_query", "pgresult",
+    ],
+)  # fmt: skip
 library.require_assigned(psycopg.AsyncServerCursor, ["_closed"])
 
-# What a generator of psycopg waits for, and what it is told.
+# What a generator of psycopg waits for, and what is sent to it.
 TO_READ, TO_WRITE = waiting.Wait.R.value, waiting.Wait.W.value
 READABLE, WRITABLE = waiting.Ready.R.value, waiting.Ready.W.value
 
@@ -120,8 +140,8 @@ async def drive(steps: Generator[int, int, R], descriptor: int) -> R:
 
 def abandon(steps: Generator[int, int, Any]) -> None:
     """Close a generator of psycopg that is left in the middle. It ends a pipeline in order, so it
-    may wait for something again and may fail; later, when it is collected, the connection that it
-    speaks to is gone."""
+    may wait for something again and may fail; later, when it is collected, its
+    connection is gone."""
     for _ in range(3):
         try:
             steps.close()
@@ -138,10 +158,36 @@ def set_ready(future: asyncio.Future[int], state: int) -> None:
 
 
 class Connection(psycopg.AsyncConnection[Any]):
-    """A psycopg connection that a cancelled task can leave at once, to be destroyed."""
+    """A psycopg connection that a cancelled task can leave at once, to be destroyed, and that
+    sends BEGIN and SAVEPOINT with the statement that follows."""
 
     prompt = False  # do not wait until a cancelled statement is over on the server
     left: BaseException | None = None  # with what it was
+    unsent: tuple[bytes, ...] = ()  # commands that go before whatever is sent next
+
+    def send_unsent(self) -> Any:
+        unsent, self.unsent = self.unsent, ()
+        for each in unsent:
+            yield from super()._exec_command(each)
+
+    def _start_query(self) -> Any:
+        if self.unsent:
+            yield from self.send_unsent()
+        yield from super()._start_query()
+
+    def _exec_command(self, *arguments: Any, **options: Any) -> Any:
+        if self.unsent:
+            yield from self.send_unsent()
+        return (yield from super()._exec_command(*arguments, **options))
+
+    @asynccontextmanager
+    async def transaction(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        """As psycopg's own, which looks whether a transaction is open before it sends anything."""
+        if self.unsent:
+            async with self.lock:
+                await self.wait(self.send_unsent())
+        async with super().transaction(*arguments, **options) as transaction:
+            yield transaction
 
     async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         if not self.prompt:
@@ -256,10 +302,108 @@ async def execute(raw: Any, cursor: Any, text: str, arguments: Any, prepare: boo
     await drive(steps, raw.pgconn.socket)
 
 
+def can_defer(raw: Any) -> bool:
+    """Whether BEGIN may travel with the statement that follows."""
+    return (
+        isinstance(raw, Connection) and raw.cursor_factory is psycopg.AsyncCursor and HAS_PIPELINE
+    )
+
+
+async def execute_behind(
+    raw: Any, cursor: Any, text: str, arguments: Any, prepare: bool | None
+) -> None:
+    """The same, with the commands that were not sent yet in front, in one round trip."""
+    await drive(_execute_behind(raw, cursor, text, arguments, prepare), raw.pgconn.socket)
+
+
+def _execute_behind(raw: Any, cursor: Any, text: str, arguments: Any, prepare: bool | None) -> Any:
+    pgconn, keeper = raw.pgconn, raw._prepared
+    unsent, raw.unsent = raw.unsent, ()
+    try:
+        yield from cursor._start_query(text)
+        query = cursor._convert_query(text, arguments)
+        prepared, name = cursor._get_prepared(query, prepare)
+        pgconn.enter_pipeline_mode()
+    except BaseException:
+        raw.unsent = unsent  # nothing was sent
+        raise
+    refusal: psycopg.Error | None = None
+    for each in unsent:
+        pgconn.send_query_params(each, None)
+    try:
+        if prepared is Prepare.NO:
+            cursor._execute_send(query, force_extended=True)
+        else:
+            if prepared is Prepare.SHOULD:
+                cursor._send_prepare(name, query)
+            cursor._send_query_prepared(name, query)
+    except psycopg.Error as error:  # libpq refuses it
+        refusal = error
+    pgconn.pipeline_sync()
+    answers = yield from _answers_to_sync(pgconn)
+    pgconn.exit_pipeline_mode()
+    before = len(unsent) + (prepared is Prepare.SHOULD)
+    for results in answers[:before]:
+        raise_refusal(results, raw)
+    if refusal is not None:
+        raise refusal
+    results = answers[before]
+    key = keeper.maybe_add_to_cache(query, prepared, name)
+    if key is not None:
+        keeper.validate(key, prepared, name, results)
+    cursor._check_results(results)
+    cursor._set_results(results)
+    cursor._last_query = text
+    yield from keeper.maintain_gen(raw)
+
+
+def _answers_to_sync(pgconn: Any) -> Any:
+    """The results of each command of a pipeline up to its end, or to the end of the connection."""
+    answers: list[Any] = []
+    while True:
+        results = yield from generators.execute(pgconn)
+        if results and results[0].status == ExecStatus.PIPELINE_SYNC:
+            return answers
+        if results:
+            answers.append(results)
+        if pgconn.status == ConnStatus.BAD:
+            for each in answers:
+                raise_refusal(each, None)
+            raise psycopg.OperationalError("the connection is lost")
+
+
+def raise_refusal(results: Any, raw: Any) -> None:
+    """Raise what the server answered, if it is an error."""
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            encoding = "utf-8" if raw is None else raw.pgconn._encoding
+            raise psycopg.errors.error_from_result(result, encoding=encoding)
+
+
 async def command(raw: Any, text: str) -> bytes | None:
     """Run a statement without arguments and rows; gives what the server answered."""
     result = await drive(raw._exec_command(text), raw.pgconn.socket)
     return None if result is None else result.command_status
+
+
+async def parameter_types(
+    raw: Any, text: str, arguments: Sequence[Any], asked: Collection[int]
+) -> list[int] | None:
+    """Ask the server for the types of the parameters of a statement; None if it cannot tell.
+
+    `asked` are the positions of those whose type is not given by the argument.
+    """
+    pgconn = raw.pgconn
+    query = queries.PostgresQuery(Transformer(raw))
+    query.convert(text, [None if at in asked else value for at, value in enumerate(arguments)])
+    types = [0 if at in asked else oid for at, oid in enumerate(query.types)]
+    pgconn.send_prepare(b"", query.query, types)
+    answers = await drive(generators.execute(pgconn), pgconn.socket)
+    if answers[-1].status != ExecStatus.COMMAND_OK:
+        return None
+    pgconn.send_describe_prepared(b"")
+    described = (await drive(generators.execute(pgconn), pgconn.socket))[-1]
+    return [described.param_type(at) for at in range(described.nparams)]
 
 
 def count_rows(cursor: Any) -> int:

@@ -17,6 +17,8 @@ from ...sql.parsing.placeholders import Template
 from ...sql.parsing.session_rules import analyse
 from . import statements
 from .client import Connection, ConnectionClosedError, forget_interrupt
+from .interruption import Interruption
+from .values import here, parameters
 
 R = TypeVar("R")
 
@@ -26,7 +28,7 @@ NO_ROW = -1
 
 
 class Writers:
-    """Those who write in turn. SQLite lets in one at a time, and those who wait would only try
+    """Writers, one at a time. SQLite lets in one, and the others would only try
     again and again, each in its thread, until it is somebody's luck or their time is up."""
 
     def __init__(self) -> None:
@@ -55,7 +57,18 @@ def locked() -> sqlite3.OperationalError:
 class SqliteConnection(DriverConnection):
     """A connection of SQLite, whose calls run in a thread of their own."""
 
-    __slots__ = ("_eager", "_patience", "_reads_only", "_stopped", "_turn", "_writers")
+    __slots__ = (
+        "_converts",
+        "_eager",
+        "_interruption",
+        "_patience",
+        "_reads_only",
+        "_same_values",
+        "_sources",
+        "_stopped",
+        "_turn",
+        "_writers",
+    )  # fmt: skip
 
     dialect: ClassVar[Dialect] = SQLITE
     cancels: ClassVar[bool] = True
@@ -65,12 +78,25 @@ class SqliteConnection(DriverConnection):
     )
     raw: Connection
 
-    def __init__(self, raw: Connection, writers: Writers, patience: float, *, eager: bool) -> None:
+    def __init__(
+        self,
+        raw: Connection,
+        writers: Writers,
+        patience: float,
+        *,
+        eager: bool,
+        converts: bool = True,
+        same_values: bool = True,
+    ) -> None:
         super().__init__(raw)
+        self._converts = converts  # columns, by their declared types
+        self._same_values = same_values  # of parameters
         self._writers = writers
         self._patience = patience  # seconds
         self._eager = eager  # a stream reads ahead: while it is open, nobody could write
         self._turn: FifoLock | None = None  # while it has a transaction that may write
+        self._interruption: Interruption | None = None  # of what has a time limit
+        self._sources = 0  # cursors of streams that are open
         self._stopped = False  # what is still in the queue of its thread is not begun
         self._reads_only = False  # by our own PRAGMA
 
@@ -84,6 +110,8 @@ class SqliteConnection(DriverConnection):
     async def call(self, function: Callable[..., R], *arguments: Any) -> R:
         """In the thread of the connection; a cancellation interrupts it, and waits for it."""
         try:
+            if self.time_limit is not None:
+                return await self._call_within(self.time_limit.left, function, arguments)
             result: R = await self.raw.post(self._begin, function, arguments)
             return result
         except asyncio.CancelledError:
@@ -92,6 +120,26 @@ class SqliteConnection(DriverConnection):
         finally:
             self.returned()
 
+    async def _call_within(
+        self, seconds: float, function: Callable[..., R], arguments: tuple[Any, ...]
+    ) -> R:
+        self._interruption = interruption = Interruption()
+        shared = self._sources > 0
+
+        def limited(connection: sqlite3.Connection, *arguments: Any) -> R:
+            with interruption.over(connection, seconds, shared=shared):
+                return function(connection, *arguments)
+
+        return await self.raw.post(self._begin, limited, arguments)
+
+    async def stop(self) -> None:
+        if self._interruption is not None:
+            self._interruption.ask()
+
+    def _end_interruption(self) -> None:
+        if self._interruption is not None:
+            self._interruption.end()
+
     def returned(self) -> None:
         if self._turn is not None and not self.in_transaction:
             self._step_back()
@@ -99,16 +147,18 @@ class SqliteConnection(DriverConnection):
     def _step_back(self) -> None:
         turn, self._turn = self._turn, None
         if turn is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and so are those who wait
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
                 turn.give()
 
     def _begin(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
         if self._stopped:
             raise sqlite3.OperationalError("interrupted")
         connection = self.raw.sqlite
+        here.raw = here.converts = self._converts
         try:
             return function(connection, *arguments)
         finally:
+            here.converts = False
             if self._reads_only and not connection.in_transaction:  # ended, by whatever means
                 connection.execute("PRAGMA query_only = 0")
                 self._reads_only = False
@@ -128,22 +178,29 @@ class SqliteConnection(DriverConnection):
             except asyncio.CancelledError:
                 continue  # the thread must not be left alone with its statement
 
+    def values(self, arguments: Arguments) -> Any:
+        """What is stored in the place of the arguments: the same object if all are plain."""
+        if not arguments:
+            return ()
+        return parameters(arguments) if self._same_values else arguments
+
     async def execute(self, text: str, arguments: Arguments) -> int:
-        return await self.call(statements.execute, text, arguments or ())
+        return await self.call(statements.execute, text, self.values(arguments))
 
     async def fetch_all(self, text: str, arguments: Arguments) -> list[Any]:
-        return await self.call(statements.fetch_all, text, arguments or ())
+        return await self.call(statements.fetch_all, text, self.values(arguments))
 
     async def fetch_one(self, text: str, arguments: Arguments) -> Any:
-        return await self.call(statements.fetch_one, text, arguments or ())
+        return await self.call(statements.fetch_one, text, self.values(arguments))
 
     async def fetch_val(self, text: str, arguments: Arguments) -> Any:
-        return await self.call(statements.fetch_val, text, arguments or ())
+        return await self.call(statements.fetch_val, text, self.values(arguments))
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         at = [NO_ROW]
         try:
-            await self.call(statements.execute_many, text, self._unless_stopped(arguments, at))
+            rows = self._unless_stopped(arguments, at)
+            await self.call(statements.execute_many, text, rows, self._end_interruption)
         except Exception as error:
             if at[0] != NO_ROW:
                 note_row(error, at[0])
@@ -154,13 +211,18 @@ class SqliteConnection(DriverConnection):
         for at[0], each in enumerate(arguments):
             if self._stopped:
                 raise sqlite3.OperationalError("interrupted")
-            yield each
+            yield self.values(each)
         at[0] = NO_ROW  # what fails now is COMMIT
 
     async def stream(
         self, text: str, arguments: Arguments, keyword: str, *, alone: bool
     ) -> RowCursor:
-        cursor = await self.call(sqlite3.Connection.execute, text, arguments or ())
+        self._sources += 1  # before: with a cursor that stays open an interruption would stay, too
+        try:
+            cursor = await self.call(sqlite3.Connection.execute, text, self.values(arguments))
+        except BaseException:
+            self._sources -= 1
+            raise
         source = SqliteSource(self, cursor)
         if self._eager:
             rows = await source.fetch(EAGER)
@@ -169,6 +231,10 @@ class SqliteConnection(DriverConnection):
                 return Collected(rows)
             source.ahead = rows
         return source
+
+    def forget_source(self) -> None:
+        """The cursor of a stream is about to be closed."""
+        self._sources -= 1
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         # Whatever level is asked for, SQLite gives serializable.
@@ -224,6 +290,7 @@ class SqliteSource(RowCursor):
     def __init__(self, connection: SqliteConnection, cursor: sqlite3.Cursor) -> None:
         self.connection = connection
         self.cursor = cursor
+        self.closed: bool = False
         self.ahead: Sequence[Any] = ()  # read and not yet asked for
 
     async def fetch(self, count: int) -> Sequence[Any]:
@@ -233,6 +300,9 @@ class SqliteSource(RowCursor):
         return await self.connection.call(statements.fetch_many, self.cursor, count)
 
     async def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.connection.forget_source()
         await self.connection.call(statements.close, self.cursor)
 
 

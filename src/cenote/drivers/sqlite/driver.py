@@ -18,6 +18,8 @@ from . import statements
 from .client import ConnectionClosedError, connect
 from .connection import SqliteConnection, Writers
 
+# Interrupted; or it has waited for a lock until the end of its time.
+STOPPED = frozenset({sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 BUSY_TIMEOUT = 5.0  # seconds
 LONGEST_TIMEOUT = 1e6  # seconds
 PRAGMAS = ("journal_mode", "synchronous", "foreign_keys", "cache_size", "temp_store", "mmap_size")
@@ -93,7 +95,7 @@ class SqliteDriver(Driver):
 
     async def connect(self, password: Secret | None) -> DriverConnection:
         if password is not None:
-            raise ValueError("password: SQLite has none")
+            raise ValueError("SQLite has no users and no passwords: leave it out")
         if self._memory and self._anchor is None:
             self._anchor = sqlite3.connect(self._path, uri=True, check_same_thread=False)
         arguments = {
@@ -103,8 +105,20 @@ class SqliteDriver(Driver):
             "uri": True,
             **fresh(dict(self.config.connect_args)),
         }
+        same_values = self.config.same_values
+        # A program that gives detect_types has converters, and they are used as always.
+        converts = same_values and "detect_types" not in arguments
+        if converts:
+            arguments["detect_types"] = sqlite3.PARSE_DECLTYPES
         raw = await connect(self._path, **arguments)
-        connection = SqliteConnection(raw, self._writers, arguments["timeout"], eager=self._memory)
+        connection = SqliteConnection(
+            raw,
+            self._writers,
+            arguments["timeout"],
+            eager=self._memory,
+            converts=converts,
+            same_values=same_values,
+        )
         try:
             await connection.call(self._set_up)
         except BaseException:
@@ -123,6 +137,10 @@ class SqliteDriver(Driver):
 
     def is_unsent(self, error: BaseException) -> bool:
         return isinstance(error, ConnectionClosedError)
+
+    def is_stopped(self, error: BaseException) -> bool:
+        code = getattr(error, "sqlite_errorcode", 0)
+        return isinstance(error, sqlite3.OperationalError) and code & 0xFF in STOPPED
 
     def is_conflict(self, error: BaseException) -> bool:
         code = getattr(error, "sqlite_errorcode", 0)  # of extended codes, the lowest byte counts
@@ -150,6 +168,7 @@ class SqliteDriver(Driver):
         anchor, self._anchor = self._anchor, None
         if anchor is not None:
             anchor.close()
+            self._path = _new_memory()  # opened again, it is another database, and empty
 
 
 def _new_memory() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...sql.dialects import SQLITE
@@ -26,11 +26,11 @@ def execute(connection: sqlite3.Connection, text: str, arguments: Any) -> int:
     if changed < 0 and connection.total_changes != before and WITH.match(text):
         # Python does not count what begins with WITH; the total counts also what triggers do, and
         # what COMMIT and DDL write by themselves.
-        return _ask(connection, "SELECT changes()")
+        return ask_number(connection, "SELECT changes()")
     return max(changed, 0)
 
 
-def _ask(connection: sqlite3.Connection, text: str) -> int:
+def ask_number(connection: sqlite3.Connection, text: str) -> int:
     """One number."""
     cursor = connection.cursor()
     cursor.row_factory = None  # that of the connection may be the user's
@@ -77,8 +77,14 @@ def _named(cursor: sqlite3.Cursor, rows: list[Any]) -> list[Any]:
     return make_rows([column[0] for column in cursor.description], rows)
 
 
-def execute_many(connection: sqlite3.Connection, text: str, arguments: Iterator[Any]) -> None:
-    """Run a statement for each element: all of them, or none.
+def execute_many(
+    connection: sqlite3.Connection,
+    text: str,
+    arguments: Iterator[Any],
+    no_interruption: Callable[[], object],
+) -> None:
+    """Run a statement for each element: all of them, or none. `no_interruption` is called before
+    what was done is undone.
 
     Not by `DriverConnection.atomically()`: here the whole series is one call of the thread.
     """
@@ -99,6 +105,7 @@ def execute_many(connection: sqlite3.Connection, text: str, arguments: Iterator[
             connection.executemany(text, arguments)
         _run_all(connection, end)
     except BaseException:
+        no_interruption()
         if connection.in_transaction:
             _run_all(connection, undo)
         raise
@@ -114,7 +121,7 @@ def _run_all(connection: sqlite3.Connection, texts: Iterable[str | None]) -> Non
 def begin(connection: sqlite3.Connection, read_only: bool) -> bool:
     """Whether query_only is set now that was not before."""
     _run_all(connection, SQLITE.begin(None, read_only))
-    if not read_only or _ask(connection, "PRAGMA query_only"):
+    if not read_only or ask_number(connection, "PRAGMA query_only"):
         return False
     connection.execute("PRAGMA query_only = 1")
     return True

@@ -37,6 +37,7 @@ from .requests import (
     root_of,
     viewer_of,
 )
+from .statements import StatementLog
 from .text import of_error
 
 VIEWERS: Final = 64  # at once
@@ -75,6 +76,7 @@ class Dashboard:
         control_token: str | None = None,
         hosts: Iterable[str] = (),
         interval: float = 0.25,
+        statements: bool = True,
     ) -> None:
         self._guard = Guard(
             token=token,
@@ -86,6 +88,9 @@ class Dashboard:
         self._interval = options.duration("interval", interval)
         if not 0.05 <= self._interval <= 10:
             raise ValueError(f"interval must be between 0.05 and 10 seconds, not {interval!r}")
+        self._shows_statements = options.flag("statements", statements)
+        self._statements = StatementLog()
+        weakref.finalize(self, self._statements.stop).atexit = False
         self._collectors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Collector] = (
             weakref.WeakKeyDictionary()
         )
@@ -99,6 +104,7 @@ class Dashboard:
         control_token: str | None = None,
         hosts: Iterable[str] = (),
         interval: float = 0.25,
+        statements: bool = True,
     ) -> Dashboard:
         """Make an ASGI app that shows the pools of this process.
 
@@ -114,19 +120,33 @@ class Dashboard:
             control_token: Gives access to the buttons; as `token`.
             hosts: Host names it answers to, besides `localhost` and IP addresses; "*" is any.
             interval: Seconds between two updates, 0.05 to 10.
+            statements: Whether the statements of databases are shown: their text without
+                parameters and literals.
 
         Raises:
             TypeError: An option has the wrong type.
             ValueError: An option has a wrong value, such as a token that is too short.
         """
-        return Dashboard(
+        made = Dashboard(
             token=token,
             authorize=authorize,
             public=public,
             control_token=control_token,
             hosts=hosts,
             interval=interval,
+            statements=statements,
         )
+        made.start()
+        return made
+
+    def start(self) -> None:
+        """Begin to observe the statements of databases, unless that is switched off."""
+        if self._shows_statements:
+            self._statements.start()
+
+    def stop(self) -> None:
+        """End that."""
+        self._statements.stop()
 
     @property
     def is_open(self) -> bool:
@@ -134,6 +154,7 @@ class Dashboard:
         return self._guard.is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.start()  # `cenote.dashboard` itself is made before anybody wants it
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
         elif scope["type"] == "http":
@@ -229,7 +250,7 @@ class Dashboard:
         loop = asyncio.get_running_loop()
         collector = self._collectors.get(loop)
         if collector is None:
-            collector = self._collectors[loop] = Collector(self._interval)
+            collector = self._collectors[loop] = Collector(self._interval, self._statements)
         return collector
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:

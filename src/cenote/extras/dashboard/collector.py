@@ -17,20 +17,23 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from ...observe import EventKind, pools, post, unsubscribe
+from ...observe import SECONDS, EventKind, pools, post, unsubscribe
 from ...pool import Pool
+from ...states import CircuitState
 from ...timer import Timer
 from . import text
-from .history import BOUNDS, EVENTS, History, Report
+from .fleets import Fleets
+from .history import BOUNDS, Reader, Report
+from .statements import StatementLog
 from .tiles import Tiles
 
-SAMPLES: Final = 180  # kept of each pool,
-SAMPLE: Final = 1.0  # one in so many seconds
+EVENTS: Final = 200  # kept of each pool
 STALLED: Final = 2.0  # seconds without an answer of a pool's loop until the page shows it
 FAREWELL: Final = 30.0  # seconds for which a pool that was closed is still shown
 LINGER: Final = 2.0  # seconds in which a page comes back, and misses nothing
 CHANGES: Final = 50  # of the breaker that are remembered
-VERSION: Final = 1  # of the messages
+TROUBLE: Final = ("since", "failure", "retry", "denied", "saturated", "top")  # of a summary
+VERSION: Final = 2  # of the messages
 
 
 class Viewer:
@@ -39,18 +42,18 @@ class Viewer:
     def __init__(self, pool: int | None, name: str | None, after: str | None = None) -> None:
         self.pool = pool  # whose details it wants; None: of the first
         self.name = name  # by which that pool is found after a restart
-        self.after = after  # the bookmark up to which it was told everything by the stream before
+        self.after = after  # the bookmark up to which the stream before has sent everything
         self.started = False  # the head of the answer is out
         self.comes_back = False  # it was asked to: the next stream follows
         self.seen = 0  # tick up to which it knows everything
-        self.shown: int | None = None  # whose details it was told
+        self.shown: int | None = None  # whose details were sent
         self.news: asyncio.Event = asyncio.Event()
 
 
 class Watch:
     """One pool as the collector sees it; `_attach`, `_detach` and `_report` run in its loop."""
 
-    def __init__(self, number: int, pool: Pool[Any]) -> None:
+    def __init__(self, number: int, pool: Pool[Any], statements: StatementLog) -> None:
         self.number = number
         self.name: str = f"pool {number}" if pool.name is None else text.clean(pool.name)
         self.summary: dict[str, Any] = {}
@@ -65,22 +68,25 @@ class Watch:
         # ms, state, and whether it is only known to have been so by then
         self.changes: deque[tuple[int, str, bool]] = deque(maxlen=CHANGES)
         self.breaker_changed: int = 0
-        self.events: deque[tuple[int, list[Any]]] = deque(maxlen=EVENTS)  # tick, event
-        self.samples: deque[tuple[int, list[float]]] = deque(maxlen=SAMPLES)  # tick, sample
+        self.events: dict[int, tuple[int, list[Any]]] = {}  # number -> tick, event
+        self.samples: deque[tuple[int, list[int]]] = deque(maxlen=SECONDS)  # tick, sample
         self.farewell: float | None = None  # when it is no longer shown
+        self.slowest: list[list[Any]] = []  # statements of a database
+        self.slowest_changed: int = 0
+        self.lanes: list[list[Any]] = []
+        self.lanes_changed: int = 0
+        self._statements = statements
         self._pool = weakref.ref(pool)
-        self._history = History()
+        self._reader = Reader()
         self._attached = False
         self._asked: float | None = None  # when, if there is no answer yet
         self._answer: Report | None = None
-        self._last_total: tuple[float, int] | None = None  # time and acquires of the last sample
 
     @property
     def pool(self) -> Pool[Any] | None:
         return self._pool()
 
     def attach(self) -> None:
-        self._last_total = None
         self._post(self._attach)
 
     def detach(self) -> None:
@@ -95,7 +101,6 @@ class Watch:
             self._take_answer(tick)
         if not self.summary or self._waiting_for_answer() is not None:
             self._summarize(tick, None)
-        self._sample(tick)
 
     def ended(self) -> bool:
         """Return whether the pool is closed and empty, and was shown for long enough."""
@@ -116,18 +121,20 @@ class Watch:
         pool = self.pool
         if pool is not None and not self._attached:
             self._attached = True
-            pool.subscribe(self._history.note)
+            pool.subscribe(self._reader.note)
 
     def _detach(self) -> None:
         pool = self.pool
         if pool is not None and self._attached:
             self._attached = False
-            unsubscribe(pool, self._history.note)
+            unsubscribe(pool, self._reader.note)
 
     def _report(self, details: bool) -> None:
         pool = self.pool
         if pool is not None:
-            self._answer = self._history.report(pool, slots=details)
+            self._answer = self._reader.report(
+                pool, slots=details, statements=self._statements.of(pool)
+            )
 
     # -- taking in -------------------------------------------------------------------------------
 
@@ -142,12 +149,15 @@ class Watch:
         return round(waited, 1) if waited > STALLED else None
 
     def _absorb(self, report: Report, tick: int) -> None:
-        self._summarize(tick, report)
+        for change in sorted(self._switches(report.events)):
+            self.changes.append(change)
+            self.breaker_changed = tick
         for event in report.events:
-            self.events.append((tick, event))
-            if event[1] == EventKind.STATE_CHANGED:
-                self.changes.append((event[0], str(event[3]), False))
-                self.breaker_changed = tick
+            self.events.pop(event[-1], None)
+            self.events[event[-1]] = (tick, event)
+            if len(self.events) > EVENTS:
+                del self.events[next(iter(self.events))]
+        self.samples.extend((tick, sample) for sample in report.samples)
         if not self.changes or self.changes[-1][1] != report.circuit:
             since = report.circuit_since or now_ms()
             first = not self.changes and report.circuit_since is None
@@ -163,6 +173,7 @@ class Watch:
         if (report.waits, report.holds) != (self.waits, self.holds):
             self.waits, self.holds = report.waits, report.holds
             self.distributions_changed = tick
+        self._summarize(tick, report)
         if report.slots is None:
             return
         if report.waiters != self.waiters:
@@ -175,7 +186,12 @@ class Watch:
             creating=report.stats.creating,
             hooked=report.hooked,
             destroying=report.stats.destroying,
+            running=report.running,
         )
+        if report.lanes != self.lanes:
+            self.lanes, self.lanes_changed = report.lanes, tick
+        if report.slowest != self.slowest:
+            self.slowest, self.slowest_changed = report.slowest, tick
 
     def _summarize(self, tick: int, report: Report | None) -> None:
         """Update the summary; without a report, from what may be read in any thread."""
@@ -202,6 +218,9 @@ class Watch:
             "timeouts": stats.timeouts,
             "cancelled": stats.cancelled,
             "rejected": stats.rejected,
+            "failed": stats.failed,
+            "refused": dict(stats.refused),
+            **self._trouble(report),
             "thread": "" if report is None else thread_name(report.thread),
             "stalled": self._waiting_for_answer() if report is None else None,
         }
@@ -210,33 +229,50 @@ class Watch:
         if summary != self.summary:
             self.summary, self.summary_changed = summary, tick
 
-    def _sample(self, tick: int) -> None:
-        """Record acquires per second, waiting and active, once a second."""
-        now, total = time.monotonic(), self.summary.get("acquired", 0)
-        if self._last_total is None or not self.summary:
-            self._last_total = (now, total)
-            return
-        then, before = self._last_total
-        if now - then >= SAMPLE:
-            rate = round(max(0, total - before) / (now - then), 2)
-            sample = [now_ms(), rate, self.summary["waiting"], self.summary["active"]]
-            self.samples.append((tick, sample))
-            self._last_total = (now, total)
+    def _trouble(self, report: Report | None) -> dict[str, Any]:
+        """Return what the page says on top; without a report, what it said before."""
+        if report is None:
+            return {name: self.summary.get(name) for name in TROUBLE}
+        return {
+            "since": report.circuit_broken,
+            "failure": report.failure,
+            "retry": report.retry,
+            "denied": report.denied,
+            "saturated": report.saturated,
+            "top": report.top,
+        }
+
+    def _switches(self, events: list[list[Any]]) -> Iterator[tuple[int, str, bool]]:
+        """Yield the switches of the breaker that are in these events.
+
+        All switches of an outage are two events with a count, of which a page that is opened later
+        knows the first and the last time only. Then the breaker counts as open in between: probes
+        are short.
+        """
+        for first, kind, _, said, _, times, last, number in events:
+            if kind == EventKind.STATE_CHANGED:
+                state = said.partition(" ")[0]
+                if number not in self.events and (times == 1 or state != CircuitState.RECOVERING):
+                    yield first, state, False
+                if times > 1:
+                    yield last, state, False
 
 
 class Collector:
     """Samples all pools for the viewers of one event loop."""
 
-    def __init__(self, interval: float) -> None:
+    def __init__(self, interval: float, statements: StatementLog) -> None:
         # Numbers of pools are valid in this process only, so a command names the process.
         self.process: str = secrets.token_hex(8)
         self._interval = interval
+        self._statements = statements
         self._watches: weakref.WeakKeyDictionary[Pool[Any], Watch] = weakref.WeakKeyDictionary()
         self._shown: list[Watch] = []
         self._shown_changed = 0
         self._numbers = 0
         self._viewers: set[Viewer] = set()
         self._tick = 0
+        self._fleets = Fleets()
         self._timer = Timer()  # the next round, while somebody watches
 
     @property
@@ -273,6 +309,7 @@ class Collector:
     def _stop(self) -> None:
         if not self._viewers and self._timer.is_set:
             self._timer.stop()
+            self._fleets.stop()
             for watch in self._watches.values():
                 watch.detach()
 
@@ -293,6 +330,8 @@ class Collector:
             message.update(bounds=BOUNDS, **more)
         if self._shown_changed > seen or first:
             message["ids"] = [watch.number for watch in self._shown]
+        if self._fleets.changed > seen or (first and self._fleets.shown):
+            message["fleets"] = self._fleets.shown
         changed = [watch.summary for watch in self._shown if watch.summary_changed > seen]
         if changed:
             message["pools"] = changed
@@ -323,9 +362,13 @@ class Collector:
             details["waiters"] = watch.waiters
         if watch.distributions_changed > seen:
             details["waits"], details["holds"] = watch.waits, watch.holds
+        if watch.slowest_changed > seen:
+            details["slowest"] = watch.slowest
+        if watch.lanes_changed > seen:
+            details["lanes"] = watch.lanes
         if watch.breaker_changed > seen:
             details["breaker"] = {**watch.breaker, "changes": list(watch.changes)}
-        events = [event for tick, event in watch.events if tick > seen]
+        events = [event for tick, event in watch.events.values() if tick > seen]
         if events:
             details["events"] = events
         return details
@@ -349,6 +392,7 @@ class Collector:
         shown = list(self._present())
         if shown != self._shown:
             self._shown, self._shown_changed = shown, self._tick
+        self._fleets.look(self._tick)
         wanted = {self._chosen(viewer) for viewer in self._viewers}
         for watch in shown:
             watch.look(self._tick, details=watch in wanted)
@@ -362,7 +406,7 @@ class Collector:
             if pool.closed and not pool.count:
                 continue
             self._numbers += 1
-            watch = self._watches[pool] = Watch(self._numbers, pool)
+            watch = self._watches[pool] = Watch(self._numbers, pool, self._statements)
             watch.attach()
         watches = sorted(self._watches.values(), key=lambda watch: watch.number)
         return (watch for watch in watches if not watch.ended())

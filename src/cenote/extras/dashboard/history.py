@@ -1,4 +1,7 @@
-"""What one pool did while a page was open. It is used in the pool's own loop and thread."""
+"""One look at a pool: its state, and what its history has that the page does not know yet.
+
+It is used in the pool's own loop and thread.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,37 @@ from bisect import bisect_right
 from collections import deque
 from typing import Any, Final, NamedTuple
 
-from ...observe import EventKind, PoolEvent, SlotView, Stats, WaiterView, look
+from ...observe import (
+    Entry,
+    EventKind,
+    LaneStats,
+    PoolEvent,
+    Sample,
+    SlotView,
+    Stats,
+    View,
+    WaiterView,
+    entries_of,
+    lanes_of,
+    look,
+    samples_of,
+)
 from ...pool import Pool
+from ...states import CircuitState
 from . import text
+from .statements import Running, Totals
 
 BOUNDS: Final = [10 ** (step / 4) for step in range(-20, 9)]  # seconds: 10 us to 100 s
 WINDOW: Final = 30.0  # seconds that one part of a distribution covers
 WINDOWS: Final = 10  # parts that are kept
-EVENTS: Final = 100  # kept of each pool
+RECENT: Final = 3.0  # seconds for which a refusal is of now
+TOP: Final = 3  # holders that are named if nothing is free
 WAITERS: Final = 50  # shown, the oldest first
 DRIFT: Final = 0.5  # seconds by which wall clock and loop may part before they are aligned again
 
-Event = list[Any]  # ms, kind, task, text, seconds: as it is sent
+Event = list[Any]  # ms, kind, task, text, seconds, times, ms of the last, number: as it is sent
+# As it is sent: ms, acquired, waiting, active, failed or timed out, refused, timed out.
+Row = list[int]
 
 
 class Distribution:
@@ -49,63 +71,88 @@ class Report(NamedTuple):
     phase: str
     circuit: str
     circuit_since: int | None  # ms of the wall clock
+    circuit_broken: int | None  # likewise; since when it has not been closed
     strategy: str | None
     failure: str | None
+    retry: int | None  # ms of the wall clock: when an open breaker lets a probe pass
     recovering_limit: int
     hooked: int
     thread: int
     waits: list[int]
     holds: list[int]
-    events: list[Event]  # since the last report
-    waiters: list[list[Any]]  # task, place, since and deadline in ms
+    events: list[Event]  # that are new or have grown since the last report
+    samples: list[Row]  # since the last report
+    saturated: int | None  # ms since when acquires have waited without a break
+    top: list[list[Any]]  # the longest holders, if it is saturated: task, place, since in ms
+    waiters: list[list[Any]]  # task, place, since and deadline in ms, lane
     slots: list[SlotView] | None  # None: not asked for
     offset: float  # from the pool's clock to the wall clock
+    running: dict[int, Running]  # what a database runs now, by the id of the task
+    denied: list[str]  # why acquires were refused in the last seconds
+    lanes: list[list[Any]]  # see _lane()
+    slowest: list[list[Any]]  # see Totals.slowest()
 
 
-class History:
-    """Distributions and events of one pool."""
+class Reader:
+    """Reads the history of one pool, and counts its durations while a page is open."""
 
     def __init__(self) -> None:
         self._waits = Distribution()
         self._holds = Distribution()
-        self._events: deque[Event] = deque(maxlen=EVENTS)  # not yet reported
+        self._known = 0  # of the journal: everything up to this was reported
+        self._sampled = 0.0  # of the pool's clock: likewise
+        self._refused: dict[str, float] = {}  # reason -> when last, of the pool's clock
+        self._saturated: float | None = None  # of the pool's clock: since when acquires wait
         self._offset = 0.0  # from the pool's clock to the wall clock, seconds
         self._turn_at = 0.0  # of the pool's clock: the window ends
 
     def note(self, event: PoolEvent) -> None:
-        """Record an event of the pool."""
+        """Count the durations of acquires and returns."""
         kind = event.kind
         if kind == EventKind.ACQUIRED:
             self._waits.add(event.duration or 0.0)
         elif kind == EventKind.RELEASED:
             self._holds.add(event.duration or 0.0)
-        elif kind != EventKind.WAITING:
-            self._events.append(self._written(event))
 
-    def report(self, pool: Pool[Any], *, slots: bool) -> Report:
-        """Return the state of the pool and the events since the last report."""
-        view = look(pool, slots=slots, waiters=WAITERS if slots else 0)
+    def report(self, pool: Pool[Any], *, slots: bool, statements: Totals | None = None) -> Report:
+        """Return the state of the pool, and its history since the last report."""
+        stats = pool.stats()
+        view = look(pool, slots=slots or stats.waiting > 0, waiters=WAITERS if slots else 0)
         self.align(view.now)
         self._turn(view.now)
-        events, self._events = list(self._events), deque(maxlen=EVENTS)
+        samples = samples_of(pool, self._sampled)
+        if samples:
+            self._sampled = samples[-1].time
+        entries = entries_of(pool, self._known)
+        self._known = max((entry.changed for entry in entries), default=self._known)
+        self._notice(stats, samples)
         return Report(
-            stats=pool.stats(),
+            stats=stats,
             min_size=pool.min_size,
             max_size=pool.max_size,
             phase=view.phase,
             circuit=view.circuit,
             circuit_since=None if view.circuit_since is None else self._ms(view.circuit_since),
+            circuit_broken=None if view.circuit_broken is None else self._ms(view.circuit_broken),
             strategy=None if view.strategy is None else type(view.strategy).__name__,
             failure=None if view.failure is None else text.clean(view.failure),
+            retry=self._retry(view),
             recovering_limit=view.recovering_limit,
             hooked=view.hooked,
             thread=view.thread,
             waits=self._waits.counts(),
             holds=self._holds.counts(),
-            events=events,
+            events=[self._written(entry) for entry in entries],
+            samples=[self._row(sample) for sample in samples],
+            saturated=None if self._saturated is None else self._ms(self._saturated),
+            top=[] if self._saturated is None else self._top(view),
             waiters=[self._waiter(waiter) for waiter in view.waiters],
             slots=view.slots if slots else None,
             offset=self._offset,
+            running={} if statements is None else statements.running.copy(),
+            denied=self._denied(entries, view.now),
+            lanes=[_lane(lane) for lane in lanes_of(pool)] if slots else [],
+            slowest=[] if statements is None or not slots else statements.slowest(),
         )
 
     def _turn(self, now: float) -> None:
@@ -134,20 +181,84 @@ class History:
             text.place(waiter.code, waiter.instruction),
             self._ms(waiter.since),
             None if waiter.deadline is None else self._ms(waiter.deadline),
+            None if waiter.lane is None else text.clean(waiter.lane),
         ]
 
-    def _written(self, event: PoolEvent) -> Event:
-        self.align(event.time)
-        reason = event.reason
-        if reason is not None:
-            reason = (
-                text.short(reason) if event.kind == EventKind.HELD_LONG else text.clean(str(reason))
-            )
-        said = [part for part in (reason, text.of_error(event.error)) if part]
+    def _denied(self, entries: list[Entry], now: float) -> list[str]:
+        """Return the reasons of the refusals of the last seconds."""
+        for entry in entries:
+            if entry.kind is EventKind.REFUSED and entry.text is not None:
+                self._refused[entry.text] = entry.last
+        return sorted(reason for reason, last in self._refused.items() if now - last < RECENT)
+
+    def _retry(self, view: View) -> int | None:
+        """Return when the next probe is due, to 0.1 s: it must not seem to change all the time."""
+        ask = getattr(view.strategy, "retry_after", None)
+        if view.circuit != CircuitState.INACTIVE or ask is None:
+            return None
+        try:
+            seconds = ask()
+        except Exception:  # a strategy of the program
+            return None
+        return None if seconds is None else round((view.now + seconds + self._offset) * 10) * 100
+
+    def _written(self, entry: Entry) -> Event:
         return [
-            self._ms(event.time),
-            str(event.kind),
-            None if event.task is None else text.clean(event.task),
-            " \u00b7 ".join(said) or None,
-            event.duration,
+            self._ms(entry.first),
+            str(entry.kind),
+            None if entry.task is None else text.clean(entry.task),
+            None if entry.text is None else text.clean(entry.text),
+            entry.duration,
+            entry.times,
+            self._ms(entry.last),
+            entry.number,
         ]
+
+    def _row(self, sample: Sample) -> Row:
+        return [
+            self._ms(sample.time),
+            sample.acquired,
+            sample.waiting,
+            sample.active,
+            sample.failed + sample.timeouts,
+            sample.refused,
+            sample.timeouts,
+        ]
+
+    def _notice(self, stats: Stats, samples: list[Sample]) -> None:
+        """See since when acquires wait without a break, at the end of every second."""
+        for sample in samples:
+            if not sample.waiting:
+                self._saturated = None
+            elif self._saturated is None:
+                self._saturated = sample.time
+        if not stats.waiting:
+            self._saturated = None
+
+    def _top(self, view: View) -> list[list[Any]]:
+        held = [slot for slot in view.slots if slot.state == "active" and slot.since is not None]
+        held.sort(key=lambda slot: slot.since or 0.0)
+        return [
+            [
+                text.clean(slot.task or "no task"),
+                text.place(slot.code, slot.instruction),
+                self._ms(slot.since or 0.0),
+            ]
+            for slot in held[:TOP]
+        ]
+
+
+def _lane(lane: LaneStats) -> list[Any]:
+    """Return name, priority, limit, in use, waiting, acquired, refused, failed or timed out, and
+    how long the oldest has waited, in seconds."""
+    return [
+        text.clean(lane.name),
+        lane.priority,
+        lane.max_size,
+        lane.active,
+        lane.waiting,
+        lane.acquired,
+        sum(lane.refused.values()),
+        lane.failed + lane.timeouts,
+        round(lane.oldest_wait, 1),
+    ]

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 FOLDER: Final = Path(__file__).parent / "page"
-SCRIPTS: Final = ("format.js", "charts.js", "tiles.js", "panels.js", "main.js")
+SCRIPTS: Final = (
+    "format.js",
+    "charts.js",
+    "tiles.js",
+    "trouble.js",
+    "fleet.js",
+    "panels.js",
+    "main.js",
+)
 
 
 class Page(NamedTuple):

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from ... import options
 from ...log import log
+from ...loop_end import at_loop_end
 from .answers import Message
 from .asgi import SEND_TIMEOUT, Dashboard
 from .guard import Authorize, Scope, is_loopback
@@ -63,6 +64,7 @@ class DashboardServer:
         guard, self._guard = self._guard, None
         if guard is not None:
             await guard.aclose()
+        self._app.stop()
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,15 +82,7 @@ class DashboardServer:
             self._accept, self.host or None, port, limit=LONGEST_HEAD
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        self._guard = self._watch_loop()
-        await anext(self._guard)
-
-    async def _watch_loop(self) -> AsyncGenerator[None, None]:
-        """Stop the server when asyncio.run() closes async generators at its end."""
-        try:
-            yield
-        finally:
-            await self._stop()
+        self._guard = await at_loop_end(self._stop)
 
     async def _stop(self) -> None:
         server, self._server = self._server, None
@@ -294,6 +288,7 @@ async def serve_dashboard(
     control_token: str | None = None,
     hosts: Iterable[str] = (),
     interval: float = 0.25,
+    statements: bool = True,
 ) -> DashboardServer:
     """Serve the dashboard in the running loop, and return when it listens.
 
@@ -309,6 +304,8 @@ async def serve_dashboard(
         control_token: Gives access to the buttons; as `token`.
         hosts: Host names it answers to, besides `localhost` and IP addresses; "*" is any.
         interval: Seconds between two updates, 0.05 to 10.
+        statements: Whether the statements of databases are shown: their text without parameters
+            and literals.
 
     Raises:
         TypeError: An option has the wrong type.
@@ -327,6 +324,7 @@ async def serve_dashboard(
         control_token=control_token,
         hosts=hosts,
         interval=interval,
+        statements=statements,
     )
     if not (is_loopback(host) or app.is_open):
         raise ValueError(
@@ -335,6 +333,7 @@ async def serve_dashboard(
         )
     server = DashboardServer(app, host)
     await server._listen(port)
+    app.start()
     if is_loopback(host):
         log(INFO, "the dashboard is at %s", server.url)
     else:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ...observe import SlotView
 from . import text
+from .statements import Running
 
 STATES: Final = ["idle", "active", "creating", "hook", "destroying"]
 IDLE, ACTIVE, CREATING, HOOK, DESTROYING = range(5)
+NOTHING: Final[Mapping[int, Running]] = {}
 
-Row = list[Any]  # place, state, since in ms, task, caller, pin reason, uses: as it is sent
+# As it is sent: place, state, since in ms, task, caller, pin reason, uses; of a connection the
+# statement that runs now, and since when; and the lane.
+Row = list[Any]
 
 
 class Tiles:
@@ -51,8 +55,10 @@ class Tiles:
         creating: int,
         hooked: int,
         destroying: int,
+        running: Mapping[int, Running] = NOTHING,
     ) -> None:
-        """Take in the slots; `now` is in ms, `offset` leads from pool time to wall time, in s."""
+        """Take in the slots; `now` is in ms, `offset` leads from pool time to wall time, in s;
+        `running` is by the id of the task."""
         seen = {slot.key: slot for slot in slots}
         listed = sum(slot.state == "creating" for slot in seen.values())
         left = {CREATING: creating - listed, HOOK: hooked, DESTROYING: destroying}
@@ -60,7 +66,7 @@ class Tiles:
         for key in gone:
             self._free_place(self._places.pop(key), tick)
         for key, state in unlisted.items():
-            self._set(key, [state, now, None, None, None, self._uses(key)], tick)
+            self._set(key, [state, now, None, None, None, self._uses(key), None, None, None], tick)
         for slot in seen.values():
             since = now if slot.since is None else round((slot.since + offset) * 1000)
             row = [
@@ -70,6 +76,8 @@ class Tiles:
                 text.place(slot.code, slot.instruction),
                 None if slot.reason is None else text.clean(slot.reason),
                 slot.uses,
+                *(running.get(slot.task_id) or (None, None)),
+                None if slot.lane is None else text.clean(slot.lane),
             ]
             self._set(slot.key, row, tick)
         self._trim(tick)

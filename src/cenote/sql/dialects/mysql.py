@@ -59,7 +59,7 @@ class MySQLRules(SessionRules):
         "SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|VALUES|TABLE|SET|SHOW|EXPLAIN|DESCRIBE|DESC|DO"
         "|SAVEPOINT|RELEASE|ROLLBACK|HANDLER|LOAD|USE|HELP"
     )
-    # These may commit, and the driver is told; if the next one begins a transaction, it is not.
+    # These may commit, and the driver is notified; if the next one begins a transaction, it is not.
     committing_alone: re.Pattern[str] = re.compile(
         "CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK"
     )

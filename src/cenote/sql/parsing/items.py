@@ -18,7 +18,7 @@ Items = list[str]
 
 VERSION_COMMENT = "/*!"  # the item for a comment of which MySQL runs the content
 ROUTINES = ("PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "PACKAGE")  # their bodies have semicolons
-HEAD = 20  # items that are enough to tell what a statement is
+HEAD = 20  # items that show what a statement is
 
 
 def items_of(text: str, dialect: Dialect, *, most: int | None) -> Items:

@@ -24,7 +24,7 @@ class ParsedStatement:
     """One text, analysed for one driver."""
 
     __slots__ = ("_driver", "_named", "_positional", "commits", "control", "ends", "keyword",
-                 "lasting", "opaque", "read_only", "replans", "size", "text",
+                 "lasting", "only_data", "opaque", "read_only", "replans", "size", "text",
                  "touches", "undone")  # fmt: skip
 
     def __init__(self, driver: Driver, text: str) -> None:
@@ -43,6 +43,11 @@ class ParsedStatement:
         self.opaque: bool = facts.opaque
         self.commits: bool = facts.statements == 1 and facts.ends in ("commit", "prepare")
         self.read_only: bool = facts.read_only
+        # Whether it can change neither the session nor the transaction that it runs in.
+        self.only_data: bool = not (
+            facts.touches or facts.control or facts.ends or facts.opaque
+            or facts.read_only or facts.lasting or facts.replans
+        )  # fmt: skip
         self.keyword: str = facts.keyword
         self._driver = driver
         self._positional: Template | None = None
@@ -52,7 +57,9 @@ class ParsedStatement:
         """The text and the arguments for the driver."""
         if parameters is None:
             return self.text, None
-        template = self.template(parameters)
+        template = self._positional
+        if template is None or not isinstance(parameters, (list, tuple)):
+            template = self.template(parameters)
         arguments = template.bind(parameters)
         return template.text, arguments or None
 
@@ -85,8 +92,8 @@ class ParsedStatement:
         return methodcaller(method, text, arguments)
 
     def commit_by(self, name: str, text: str, arguments: Arguments) -> Any:
-        """The call of a connection's method for a statement that commits. Only execute() tells what
-        the server answered, which is ROLLBACK after an error."""
+        """The call of a connection's method for a statement that commits. Only execute() returns
+        what the server answered, which is ROLLBACK after an error."""
         return partial(_commit, name, text, arguments)
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ const $ = (id) => document.getElementById(id);
 
 const STATES = ['idle', 'active', 'creating', 'hook', 'destroying'];
 const STATE_WORDS = { idle: 'idle', active: 'active', creating: 'creating', hook: 'in a hook', destroying: 'destroying' };
+const BREAKER = { ACTIVE: 'closed', INACTIVE: 'open', RECOVERING: 'half-open' }; // as everybody calls it
 const GLYPHS = { idle: '○', active: '●', creating: '◌', hook: '◐', destroying: '×' };
 
 function duration(seconds) {
@@ -26,7 +27,7 @@ function longDuration(seconds) {
 
 // An age changes several times a second on the page: no more digits than can be read.
 function age(seconds) {
-  if (seconds < 0.95) return seconds < 0.05 ? 'now' : `${seconds.toFixed(1)} s`;
+  if (seconds < 0.95) return seconds < 0.05 ? '< 0.1 s' : `${seconds.toFixed(1)} s`;
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   return seconds < 100 ? `${Math.round(seconds)} s` : longDuration(seconds);
 }

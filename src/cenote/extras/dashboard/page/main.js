@@ -5,7 +5,7 @@ const RETRY_LAST = 5000;
 const SILENCE = 6000; // ms without a message after which the connection counts as lost
 const HIDDEN = 15000; // ms after which a page that nobody sees stops watching
 
-const known = { pools: new Map(), ids: [], samples: new Map(), details: null, bounds: [], control: false, process: '' };
+const known = { fleets: [], fleet: null, pools: new Map(), ids: [], samples: new Map(), details: null, bounds: [], control: false, process: '' };
 const wanted = { pool: null, name: null };
 const link = { source: null, retry: RETRY_FIRST, timer: 0, heard: 0, lostAt: null, skew: 0, last: '' };
 let token = null; // only here, and only as long as the page lives
@@ -14,10 +14,11 @@ let drawing = false;
 const serverNow = () => Date.now() - link.skew;
 const tiles = new Tiles($('tiles'), $('inspector'), $('legend'), serverNow);
 const charts = {
-  rate: new Lines($('rate'), [{ name: 'rate', column: 1, area: true }], (rate) => `${compact(rate)} a second`),
-  load: new Lines($('load'), [{ name: 'active', column: 3, area: true }, { name: 'waiting', column: 2 }], (_, pool) => `${number(pool.active)} active, ${compact(pool.waiting)} waiting`),
-  waits: new Bars($('waits'), 'waiting'),
-  holds: new Bars($('holds'), 'active'),
+  rate: new Lines($('rate'), 'Throughput', [{ name: 'rate', column: 1, area: true, label: 'acquires' }], (last) => `${compact(last ? last[1] : 0)} a second`),
+  errors: new Lines($('errors'), 'Errors', [{ name: 'refused', column: 5, area: true, label: 'refused' }, { name: 'failed', column: 4, label: 'failed or timed out' }], (last) => (last && last[4] + last[5] ? `${compact(last[5])} refused, ${compact(last[4])} failed a second` : 'none now')),
+  load: new Lines($('load'), 'Load', [{ name: 'active', column: 3, area: true, label: 'in use' }, { name: 'waiting', column: 2, label: 'waiting' }], (_, pool) => `${number(pool.active)} in use, ${compact(pool.waiting)} waiting`),
+  waits: new Bars($('waits'), 'Wait time', 'waiting', 'at once'),
+  holds: new Bars($('holds'), 'Hold time', 'active', '< 10 µs'),
 };
 
 // -- the connection --------------------------------------------------------------------------------
@@ -90,6 +91,7 @@ function take(message) {
   if (message.full) {
     known.pools.clear();
     known.samples.clear();
+    known.fleets = [];
     known.details = null;
     known.bounds = message.bounds;
     known.control = message.control;
@@ -97,6 +99,7 @@ function take(message) {
     known.process = message.process;
     setText($('process'), `process ${message.pid}`);
   }
+  if (message.fleets) known.fleets = message.fleets;
   if (message.ids) {
     known.ids = message.ids;
     for (const id of known.pools.keys()) if (!known.ids.includes(id)) known.pools.delete(id);
@@ -106,7 +109,7 @@ function take(message) {
     known.pools.set(pool.id, pool);
   }
   for (const [id, fresh] of Object.entries(message.samples || {})) {
-    const samples = (known.samples.get(Number(id)) || []).concat(fresh).slice(-200);
+    const samples = (known.samples.get(Number(id)) || []).concat(fresh).slice(-SPAN_MOST);
     known.samples.set(Number(id), samples);
   }
   if (message.details) takeDetails(message.details);
@@ -114,18 +117,22 @@ function take(message) {
 
 function takeDetails(fresh) {
   if (!known.details || known.details.id !== fresh.id) {
-    known.details = { id: fresh.id, waiters: [], waits: [], holds: [], breaker: {}, events: [] };
+    known.details = { id: fresh.id, waiters: [], waits: [], holds: [], breaker: {}, slowest: [], lanes: [], events: new Map() };
     tiles.reset();
   }
   const details = known.details;
   if (fresh.tiles) tiles.take(fresh.tiles, fresh.places);
-  for (const part of ['waiters', 'waits', 'holds', 'breaker']) if (fresh[part]) details[part] = fresh[part];
-  if (fresh.events) details.events = details.events.concat(fresh.events).slice(-EVENTS);
+  for (const part of ['waiters', 'waits', 'holds', 'breaker', 'slowest', 'lanes']) if (fresh[part]) details[part] = fresh[part];
+  for (const event of fresh.events || []) details.events.set(event[7], event);
+  for (const number of details.events.keys()) {
+    if (details.events.size <= EVENTS) break;
+    details.events.delete(number);
+  }
 }
 
 function announce(before, pool) {
   if (before && before.state !== pool.state) {
-    $('live').textContent = `${pool.name}: the circuit breaker is ${pool.state} now`;
+    $('live').textContent = `${pool.name}: the circuit breaker is ${BREAKER[pool.state]} now`;
   }
 }
 
@@ -136,14 +143,20 @@ function draw() {
   drawLink();
   const now = serverNow();
   const shown = known.ids.map((id) => known.pools.get(id)).filter(Boolean);
-  const id = known.details ? known.details.id : null;
+  const fleet = known.fleets.find((each) => each.name === known.fleet);
+  $('fleets').hidden = !known.fleets.length;
+  fill($('fleets'), known.fleets, makeFleet, (node, each) => drawFleetCard(node, each, each === fleet));
+  const id = known.details && !fleet ? known.details.id : null;
   fill($('pools'), shown, makePool, (node, pool) => drawPool(node, pool, known.samples.get(pool.id) || [], now, pool.id === id));
   showCurrent(id);
+  drawTrouble($('trouble'), shown, known.samples, id, now, known.fleets);
+  $('fleet').hidden = !fleet;
+  if (fleet) drawFleetPage(fleet, now);
   $('nothing').hidden = shown.length > 0;
   const pool = known.pools.get(id);
   $('detail').hidden = !pool;
   if (!pool) {
-    document.title = 'cenote';
+    if (!fleet) document.title = 'cenote';
     return;
   }
   wanted.name = pool.name;
@@ -172,9 +185,12 @@ function drawDetail(pool, details, samples, now) {
   drawWaiters(details.waiters, pool, now);
   drawHolders(tiles.rows, now);
   charts.rate.draw(samples, now, pool);
+  charts.errors.draw(samples, now, pool);
   charts.load.draw(samples, now, pool);
   charts.waits.draw(details.waits, known.bounds);
   charts.holds.draw(details.holds, known.bounds);
+  drawLanes(details.lanes);
+  drawStatements(details.slowest);
   drawBreaker(pool, details.breaker, now);
   drawEvents(details.events, $('problems').checked);
   $('controls').hidden = !known.control;
@@ -290,7 +306,18 @@ function storedTheme(theme) {
   }
 }
 
+function fleetAsked() {
+  const found = /^#fleet=(.+)$/.exec(location.hash);
+  try {
+    return found && decodeURIComponent(found[1]);
+  } catch {
+    return null; // not by a link of ours
+  }
+}
+
 function choose() {
+  known.fleet = fleetAsked();
+  draw();
   const found = /^#pool=(\d+)$/.exec(location.hash);
   if (!found || Number(found[1]) === wanted.pool) return;
   wanted.pool = Number(found[1]);
@@ -328,6 +355,7 @@ setInterval(() => {
 }, 1000);
 
 setTheme(THEMES.includes(storedTheme()) ? storedTheme() : 'auto');
+known.fleet = fleetAsked();
 const asked = /^#pool=(\d+)$/.exec(location.hash);
 if (asked) wanted.pool = Number(asked[1]);
 connect();

@@ -2,6 +2,7 @@
 
 const LARGE = 40; // up to so many places every tile has words,
 const MEDIUM = 144; // up to so many a time
+const FEW = 12; // boxes that are drawn even if all are empty
 const GHOSTS = 64; // free places are drawn up to this one
 
 class Tiles {
@@ -44,7 +45,10 @@ class Tiles {
   }
 
   draw(summary) {
-    const places = Math.max(this.rows.length, Math.min(summary.max, GHOSTS));
+    // Where nothing is, many empty boxes say less than the legend.
+    const empty = summary.max > FEW && !this.rows.some(Boolean);
+    const places = empty ? 0 : Math.max(this.rows.length, Math.min(summary.max, GHOSTS));
+    this.list.hidden = this.inspector.hidden = !places;
     const size = places <= LARGE ? 'large' : places <= MEDIUM ? 'medium' : 'small';
     if (size !== this.size) {
       this.size = size;
@@ -76,7 +80,7 @@ class Tiles {
     const pinned = Boolean(row && row[5]);
     setAttribute(node, 'class', pinned ? `${state} pinned` : state);
     const words = row ? describe(row) : `slot ${place + 1}, free`;
-    setAttribute(node.button, 'aria-label', words);
+    setText(node.label, words);
     const wordy = this.size === 'large' && row;
     setText(node.glyph, row && this.size !== 'small' ? GLYPHS[state] : '');
     setText(node.task, wordy ? row[3] || STATE_WORDS[state] : '');
@@ -176,6 +180,9 @@ function makeTile(place) {
   const head = make('span', 'head');
   head.append(node.glyph, make('span', 'place', String(place + 1)), node.age);
   node.button.append(head, node.task, why);
+  for (const part of node.button.children) part.setAttribute('aria-hidden', 'true');
+  node.label = make('span', 'vh'); // says all of it, in words
+  node.button.append(node.label);
   node.append(node.button);
   return node;
 }
@@ -195,6 +202,8 @@ function describe(row) {
   if (row[3]) words.push(`task ${row[3]}`);
   if (row[4]) words.push(row[4]);
   if (row[5]) words.push(`pinned: ${row[5]}`);
+  if (row[9]) words.push(`lane ${row[9]}`);
+  if (row[7]) words.push(`runs ${row[7]}`);
   if (row[6]) words.push(uses(row));
   return words.join(', ');
 }

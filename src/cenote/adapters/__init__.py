@@ -1,0 +1,1 @@
+"""`cenote.Pool` under the pool interfaces of other libraries: SQLAlchemy, redis-py, asyncpg."""

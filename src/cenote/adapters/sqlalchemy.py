@@ -1,0 +1,338 @@
+"""`CenotePool`: `cenote.Pool` as the pool of a SQLAlchemy engine for asyncio.
+
+    engine = create_async_engine(url, poolclass=CenotePool, pool_size=10, max_overflow=0)
+
+SQLAlchemy runs its own code in a greenlet beside the task. Connections are made and closed in tasks
+of the pool, each with a greenlet of its own, so that no cancelled request cuts off a connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context, copy_context
+from typing import Any, Protocol, cast
+
+try:
+    import sqlalchemy
+    from sqlalchemy import exc, log
+    from sqlalchemy import util as sqlalchemy_util
+    from sqlalchemy.pool import ConnectionPoolEntry
+    from sqlalchemy.pool import Pool as SQLAlchemyPool
+    from sqlalchemy.util import concurrency
+except ImportError as _error:
+    raise ImportError(
+        "cenote.adapters.sqlalchemy needs SQLAlchemy with its asyncio extra: "
+        "pip install 'cenote[sqlalchemy]'"
+    ) from _error
+
+from ..drivers.library import Library
+from ..errors import AcquireTimeoutError, PoolClosedError, PoolOverloadedError
+from ..hooks import RETIRE
+from ..options import CommonOptions, unknown
+from ..pool import Pool
+from .cenote_options import check_cenote_options
+from .lanes import PoolLane, PoolLanes
+
+UNLIMITED = 2**31 - 1  # connections: what SQLAlchemy calls no limit
+
+# What SQLAlchemy has an option of its own for, under its name.
+SAID_BY_SQLALCHEMY = {
+    "max_size": "pool_size and max_overflow",
+    "acquire_timeout": "pool_timeout",
+    "lifo": "pool_use_lifo",
+}
+
+# What is not public, and used here.
+LIBRARY = Library("SQLAlchemy", sqlalchemy.__version__, ("2.0.57", "2.1.8"))
+_base = LIBRARY.module("sqlalchemy.pool.base", "_ConnectionRecord", "_AsyncConnDialect")
+LIBRARY.require(_base._ConnectionRecord, ["_checkin_failed", "invalidate", "close"])
+LIBRARY.require(
+    SQLAlchemyPool, ["_create_connection", "_do_get", "_do_return_conn", "_return_conn"]
+)
+LIBRARY.require_assigned(
+    SQLAlchemyPool, ["_pre_ping", "_recycle", "_reset_on_return", "_orig_logging_name"]
+)
+LIBRARY.require(sqlalchemy_util, ["await_only", "greenlet_spawn"])
+LIBRARY.require(concurrency, ["in_greenlet"])
+
+await_only: Any = sqlalchemy_util.await_only
+greenlet_spawn: Any = sqlalchemy_util.greenlet_spawn
+in_greenlet: Any = concurrency.in_greenlet
+
+
+class Record(Protocol):
+    """What is known of a place in the pool, with its connection."""
+
+    dbapi_connection: Any
+    home: Pool[Any]
+    loop: asyncio.AbstractEventLoop
+    lost_by: BaseException | None
+
+    def close(self) -> None: ...
+
+
+class _Record(_base._ConnectionRecord):  # type: ignore[misc, name-defined]
+    """A place in the pool, which remembers why its connection was given up."""
+
+    home: Pool[Any]  # from which it was acquired
+    loop: asyncio.AbstractEventLoop  # of that pool
+    lost_by: BaseException | None = None
+
+    def invalidate(self, e: BaseException | None = None, soft: bool = False) -> None:
+        if not soft:
+            self.lost_by = e
+        super().invalidate(e, soft)
+
+    def _checkin_failed(self, err: BaseException, _fairy_was_created: bool = True) -> None:
+        self.lost_by = err
+        super()._checkin_failed(err, _fairy_was_created)
+
+
+@log.class_logger
+class CenotePool(SQLAlchemyPool):
+    """A pool of SQLAlchemy on `cenote.Pool`, for `create_async_engine(url, poolclass=CenotePool)`.
+
+    It takes the arguments of SQLAlchemy's own `AsyncAdaptedQueuePool`, and one more. It is for the
+    engines of asyncio alone.
+
+    Args:
+        creator: Makes a connection; given by the engine.
+        pool_size: How many connections are kept; 0 means without limit.
+        max_overflow: How many more may exist while they are in use; -1 means without limit.
+        timeout: Seconds to wait for a connection while all are in use; connecting is not counted.
+            None waits without a limit.
+        use_lifo: Whether the connection that came back last is used next.
+        cenote_options: Options of `cenote.Pool`, such as `name`, `strategy`, `hold_warning`,
+            `queue_target` or `min_size`.
+        **kw: What `sqlalchemy.pool.Pool` takes, such as `recycle` and `pre_ping`.
+
+    Raises `sqlalchemy.exc.TimeoutError` if no connection was free in time; its `__cause__` is the
+    `AcquireTimeoutError`, whose text names who holds the connections.
+    """
+
+    _is_asyncio: Any = True
+    _dialect = _base._AsyncConnDialect()  # until an engine gives its own
+
+    def __init__(
+        self,
+        creator: Any,
+        pool_size: int = 5,
+        max_overflow: int = 10,
+        timeout: float | None = 30.0,
+        use_lifo: bool = False,
+        cenote_options: CommonOptions | None = None,
+        **kw: Any,
+    ) -> None:
+        super().__init__(creator, **kw)
+        self._size = pool_size
+        self._max_overflow = -1 if pool_size == 0 else max_overflow
+        self._timeout = timeout
+        self._use_lifo = use_lifo
+        self._cenote_options = _check_options(cenote_options, pool_size)
+        self._current: Pool[Record] | None = None
+        self._lanes: PoolLanes | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which it was last used
+        self._replaced = False  # the engine has another pool by now: nothing is kept here
+        # In which connections are made: not in that of the request that happens to be the first.
+        self._context: Context = copy_context()
+
+    @property
+    def pool(self) -> Pool[Record]:
+        """The `cenote.Pool` itself: for its statistics, holders, breaker, lanes and events."""
+        if self._current is None:
+            self._current = self._context.copy().run(self._new_pool)
+        return self._current
+
+    def lane(self, name: str, *, max_size: int | None = None, priority: int = 0) -> PoolLane:
+        """`with engine.pool.lane("batch", max_size=3, priority=-1):` what is done inside, also by
+        tasks that are started there, never has more than `max_size` connections in use, and who
+        waits with a higher priority is served first; outside of lanes it is 0. The same name and
+        options give the same lane. Raises `ValueError` if the name has other options already."""
+        if self._lanes is None:
+            self._lanes = PoolLanes(self)
+        return self._lanes.get(name, max_size, priority)
+
+    def _new_pool(self) -> Pool[Record]:
+        dialect: Any = self._dialect
+        of_dialect = (getattr(dialect, "name", None), getattr(dialect, "driver", None))
+        options: dict[str, Any] = {
+            "max_size": UNLIMITED if self._max_overflow < 0 else self._size + self._max_overflow,
+            "lifo": self._use_lifo,
+            "name": self._orig_logging_name or "+".join(filter(None, of_dialect)) or "sqlalchemy",
+            **self._cenote_options,
+        }
+        options["skip_frames"] = ("sqlalchemy", "sqlmodel", *options.get("skip_frames", ()))
+        return Pool(
+            self._connect, destructor=_close, before_release=self._keep_or_retire, **options
+        )
+
+    # -- the hooks of the pool -------------------------------------------------------------------
+
+    async def _connect(self) -> Record:
+        return cast(Record, await greenlet_spawn(self._create_connection))
+
+    def _create_connection(self) -> ConnectionPoolEntry:
+        record: ConnectionPoolEntry = _Record(self)
+        return record
+
+    def _keep_or_retire(self, record: Record) -> object:
+        """Retire what is above `pool_size` when it comes back, unless somebody waits for it."""
+        pool = record.home
+        if pool.waiting_count:
+            return True
+        too_many = self._size and pool.idle_count >= self._size
+        return RETIRE if too_many or self._replaced else True
+
+    # -- what SQLAlchemy calls ---------------------------------------------------------------------
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        record: ConnectionPoolEntry = await_only(self._acquire())
+        return record
+
+    async def _acquire(self) -> Record:
+        self._bind(asyncio.get_running_loop())
+        while True:
+            pool = self.pool
+            try:
+                place = pool if self._lanes is None else self._lanes.entered()
+                record = await place.acquire(wait_timeout=self._timeout, scoped=True)
+            except PoolClosedError:
+                if pool is self._current:
+                    raise
+                continue  # dispose() has closed it while this task waited
+            except (AcquireTimeoutError, PoolOverloadedError) as error:
+                raise exc.TimeoutError(
+                    f"CenotePool limit of size {self.size()} overflow {self._max_overflow} "
+                    f"reached: {error}",
+                    code="3o7r",
+                ) from error
+            record.home, record.loop = pool, asyncio.get_running_loop()
+            return record
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin anew in another loop if the one before is closed, and its connections with it."""
+        if self._loop is not loop:
+            if self._loop is not None and self._loop.is_closed():
+                self._current = None
+            self._loop = loop
+
+    def _return_conn(self, record: ConnectionPoolEntry) -> None:
+        place = cast(Record, record)
+        if _running_loop() is place.loop:
+            self._give_back(place)
+        else:
+            self._do_return_conn(record)
+
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        """Return a record whose connection was detached, by the program or by the collector, which
+        may run in any thread and in the middle of anything."""
+        place = cast(Record, record)
+        if not place.loop.is_closed():
+            place.loop.call_soon_threadsafe(self._give_back, place)
+
+    def _give_back(self, record: Record) -> None:
+        """Return a record to the pool it is from; without a connection its place is free again."""
+        pool = record.home
+        if record.dbapi_connection is None:
+            by = record.lost_by
+            pool.discard(record, by if isinstance(by, Exception) else None)
+        else:
+            pool.release(record)
+        if self._replaced and not pool.count and not pool.waiting_count:
+            pool.terminate()  # the last one: it is not needed again
+
+    def recreate(self) -> CenotePool:
+        """Return a new pool with the same arguments; this one keeps no connection any more."""
+        self.logger.info("Pool recreating")
+        # In the context of the first one: not in that of the request that disposes of the engine.
+        new = self._context.copy().run(
+            self.__class__,
+            self._creator,
+            pool_size=self._size,
+            max_overflow=self._max_overflow,
+            timeout=self._timeout,
+            use_lifo=self._use_lifo,
+            cenote_options=cast(CommonOptions, self._cenote_options),
+            pre_ping=self._pre_ping,
+            recycle=self._recycle,
+            echo=self.echo,
+            logging_name=self._orig_logging_name,
+            reset_on_return=cast(Any, self._reset_on_return),
+            _dispatch=cast(Any, self.dispatch),
+            dialect=self._dialect,
+        )
+        self._replaced = True
+        if self._lanes is not None:
+            new._adopt(self._lanes)
+            self._lanes = None
+        return new
+
+    def _adopt(self, lanes: PoolLanes) -> None:
+        """Take over the lanes of the pool before."""
+        self._lanes = lanes
+        lanes.adapter = self
+
+    def dispose(self) -> None:
+        """Close the idle connections; those in use are closed when they come back."""
+        pool, self._current = self._current, None
+        loop = self._loop
+        if pool is None or loop is None:
+            return
+        if loop is not _running_loop():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(pool.terminate)
+        elif in_greenlet():
+            await_only(pool.close())
+        else:
+            pool.terminate()
+        self.logger.info("Pool disposed. %s", self.status())
+
+    def status(self) -> str:
+        """Return the counts, in the words of SQLAlchemy's own pools."""
+        return (
+            f"Pool size: {self.size()}  Connections in pool: {self.checkedin()} "
+            f"Current Overflow: {self.overflow()} Current Checked out "
+            f"connections: {self.checkedout()}"
+        )
+
+    def size(self) -> int:
+        """Return how many connections are kept at most; 0 means without limit."""
+        return self._size
+
+    def timeout(self) -> float | None:
+        """Return how many seconds a task waits for a connection."""
+        return self._timeout
+
+    def checkedin(self) -> int:
+        """Return how many connections are idle."""
+        return 0 if self._current is None else self._current.idle_count
+
+    def checkedout(self) -> int:
+        """Return how many connections are in use."""
+        return 0 if self._current is None else self._current.active_count
+
+    def overflow(self) -> int:
+        """Return how many connections exist above `pool_size`; negative if there are fewer."""
+        return self.checkedin() + self.checkedout() - self._size if self._size else 0
+
+
+def _check_options(given: CommonOptions | None, pool_size: int) -> dict[str, Any]:
+    found = check_cenote_options(given, SAID_BY_SQLALCHEMY, "SQLAlchemy's {}")
+    if strange := found.keys() - CommonOptions.__annotations__.keys():
+        raise unknown("cenote_options", sorted(strange), list(CommonOptions.__annotations__))
+    min_size = found.get("min_size", 0)
+    if pool_size and min_size > pool_size:
+        raise ValueError(f"min_size must be pool_size ({pool_size}) at most, not {min_size}")
+    return found
+
+
+async def _close(record: Record) -> None:
+    """Close a connection; SQLAlchemy logs what goes wrong."""
+    await greenlet_spawn(record.close)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,137 @@
+"""What the connections of databases run now, and which statements take the time.
+
+A database has an observer only as long as a dashboard wants to know. Parameters are never seen;
+strings and numbers in the text are replaced by question marks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+
+from ...pool import Pool
+from ...sql.database import Database
+from ...sql.dialects import Dialect
+from ...sql.parsing.tokens import readings, tokens
+from ...sql.view import database_of, dialect_of
+from ..tracking import PoolTracker
+from . import text
+
+TEXTS: Final = 200  # that are counted of each database; the most expensive stay
+SHOWN: Final = 10  # of them, by the time they took together
+LITERALS: Final = frozenset({"string", "number"})
+
+
+class Running(NamedTuple):
+    """A statement that has begun."""
+
+    text: str
+    since: int  # ms of the wall clock
+
+
+class Totals:
+    """The observer of one database."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.running: dict[int, Running] = {}  # by the id of its task
+        self._dialect = dialect
+        self._totals: dict[str, list[float]] = {}  # text -> times, seconds, longest, errors
+
+    def __call__(self, operation: str, said: str) -> Callable[[BaseException | None], None]:
+        shape = shape_of(said, self._dialect)
+        key = id(asyncio.current_task())
+        before = self.running.get(key)
+        self.running[key] = Running(shape, round(time.time() * 1000))
+        return partial(self._end, key, shape, before, time.monotonic())
+
+    def slowest(self) -> list[list[Any]]:
+        """Return text, times, mean, longest (seconds) and errors, the most expensive first."""
+        known = sorted(self._totals.copy().items(), key=lambda item: -item[1][1])[:SHOWN]
+        return [
+            [said, round(times), seconds / times, longest, round(errors)]
+            for said, (times, seconds, longest, errors) in known
+        ]
+
+    def _end(
+        self,
+        key: int,
+        shape: str,
+        before: Running | None,
+        began: float,
+        error: BaseException | None,
+    ) -> None:
+        took = time.monotonic() - began
+        if before is None:
+            self.running.pop(key, None)
+        else:  # a statement inside another, such as the BEGIN of a transaction
+            self.running[key] = before
+        total = self._totals.get(shape)
+        if total is None:
+            if len(self._totals) >= TEXTS:
+                self._forget()
+            total = self._totals[shape] = [0, 0.0, 0.0, 0]
+        total[0] += 1
+        total[1] += took
+        total[2] = max(total[2], took)
+        total[3] += error is not None
+
+    def _forget(self) -> None:
+        """Keep the dearer half."""
+        known = sorted(self._totals.items(), key=lambda item: -item[1][1])
+        self._totals = dict(known[: TEXTS // 2])
+
+
+class StatementLog:
+    """The totals of every database, from `start()` on; it keeps no database alive."""
+
+    def __init__(self) -> None:
+        self._totals: weakref.WeakKeyDictionary[Database, Totals] = weakref.WeakKeyDictionary()
+        self._endings: list[Callable[[], None]] = []
+        self._tracker: PoolTracker[None] | None = None
+
+    def start(self) -> None:
+        """Observe every database of the process, and those that are made later."""
+        if self._tracker is None:
+            self._tracker = PoolTracker((), self._attach)
+
+    def stop(self) -> None:
+        """End that."""
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            tracker.close()
+        while self._endings:
+            self._endings.pop()()
+        self._totals.clear()
+
+    def of(self, pool: Pool[Any]) -> Totals | None:
+        """Return the totals of the database that the pool belongs to, if it does."""
+        database = database_of(pool) if self._tracker is not None else None
+        return None if database is None else self._totals.get(database)
+
+    def _attach(self, pool: Pool[Any], name: str) -> None:
+        database = database_of(pool)
+        if database is not None and database not in self._totals:
+            totals = self._totals[database] = Totals(dialect_of(database))
+            self._endings.append(database.observe(totals))
+
+
+@lru_cache(maxsize=512)
+def shape_of(said: str, dialect: Dialect) -> str:
+    """Return the text on one line, with question marks for what may be data."""
+    if len(readings(said, dialect)) > 1:  # where a string ends depends on the session
+        words = [said[start:end] for kind, start, end in tokens(said, dialect) if kind == "word"]
+        return f"{words[0] if words else ''} \u2026".strip()
+    parts: list[str] = []
+    last = 0
+    for kind, start, end in tokens(said, dialect):
+        if kind in LITERALS or kind == "comment":
+            parts.append(said[last:start])
+            parts.append("?" if kind in LITERALS else " ")
+            last = end
+    parts.append(said[last:])
+    shape = " ".join("".join(parts).split())
+    return text.clean(shape.replace("?.?", "?"))  # 12.5 is two numbers to the tokens

@@ -1,0 +1,18 @@
+"""A plugin of pytest: engines for asyncio have `CenotePool` where they had SQLAlchemy's own."""
+
+import sqlalchemy
+import sqlalchemy.pool
+from sqlalchemy.pool import QueuePool, impl
+from sqlalchemy.testing import requirements
+
+from cenote.adapters.sqlalchemy import CenotePool
+
+
+class AsyncAdaptedQueuePool(CenotePool):
+    """By this name the tests are called, and what SQLAlchemy says has it."""
+
+
+for module in (sqlalchemy, sqlalchemy.pool, impl):
+    module.AsyncAdaptedQueuePool = AsyncAdaptedQueuePool  # type: ignore[attr-defined, assignment, misc]
+# Tests of queues are skipped with any other pool.
+requirements.QueuePool = (QueuePool, CenotePool)  # type: ignore[attr-defined, assignment, misc]

@@ -1,0 +1,286 @@
+"""An incident on the page, in a real browser: what is wrong in words, and charts with values."""
+
+import asyncio
+import contextlib
+import sqlite3
+
+import pytest
+
+import cenote
+from tests.support.browsing import Browser, Program
+from tests.support.kit import Thing
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def browser(chromium):
+    yield Browser(chromium)
+    chromium.get("about:blank")
+
+
+@pytest.fixture
+def program():
+    with Program() as program:
+        yield program
+
+
+def test_an_outage_stands_on_top_in_words(program, browser):
+    def fail():
+        raise ConnectionRefusedError("connect to db:5432 refused")
+
+    strategy = cenote.ConsecutiveFailures(2, recovery_timeout=60.0)
+    pool = program.pool(fail, name="orders", strategy=strategy, max_size=20)
+
+    async def insist():
+        for _ in range(4):
+            with pytest.raises((ConnectionRefusedError, cenote.ServiceUnavailableError)):
+                await pool.acquire()
+
+    program.do(insist())  # before the page is opened
+    browser.open(program.serve(), width=1280, height=900)
+    browser.until(lambda: "Circuit breaker open since" in (browser.text("#trouble li") or ""))
+    said = browser.text("#trouble li")
+    assert said.startswith("orders")
+    assert "Next probe in " in said
+    assert "Last failure: ConnectionRefusedError: connect to db:5432 refused" in said
+    assert not browser.seen("#calm")
+    assert browser.text("#pool-state") == "breaker open"
+    top = browser.run("return document.querySelector('#trouble').getBoundingClientRect().top")
+    assert top < 300  # in the first screen
+    program.call(pool.activate)
+    browser.until(lambda: browser.seen("#calm"))
+    assert browser.texts("#trouble li") == []
+    assert browser.texts("#changes .name") == ["closed", "open"]
+
+
+def test_a_breaker_opened_by_hand_says_so(program, browser):
+    pool = program.pool(Thing, name="orders")
+    program.call(pool.deactivate)
+    browser.open(program.serve())
+    browser.until(lambda: "until it is closed by hand" in (browser.text("#trouble li") or ""))
+
+
+def test_a_saturated_pool_names_who_holds(program, browser):
+    pool = program.pool(Thing, name="orders", max_size=1)
+    thing = program.acquire(pool)
+
+    async def wait():
+        pool.release(await pool.acquire())
+
+    program.start(wait(), "patient")
+    browser.open(program.serve())
+    browser.until(lambda: "All 1 in use since" in (browser.text("#trouble li") or ""))
+    said = browser.text("#trouble li")
+    assert "1 waiting" in said
+    assert "browsing.py:" in said
+    program.call(pool.release, thing)
+    browser.until(lambda: browser.seen("#calm"))
+
+
+def test_refusals_and_timeouts_are_told_apart(program, browser):
+    pool = program.pool(Thing, name="orders", max_size=1, max_waiting=0)
+    thing = program.acquire(pool)
+
+    async def insist(**options):
+        while True:
+            with contextlib.suppress(cenote.PoolError):
+                await pool.acquire(**options)
+            await asyncio.sleep(0.05)
+
+    browser.open(program.serve())
+    refused = program.start(insist(), "refused")
+    browser.until(lambda: "Overloaded" in browser.texts("#trouble strong"))
+    assert "The queue is full" in browser.text("#trouble li")
+    program.call(refused.cancel)
+    program.start(insist(timeout=0), "late")
+    browser.until(lambda: any("time out" in said for said in browser.texts("#trouble strong")))
+    browser.until(lambda: "Overloaded" not in browser.texts("#trouble strong"))
+    program.call(pool.release, thing)
+
+
+def test_a_breaker_that_has_closed_is_no_overload(program, browser):
+    pool = program.pool(Thing, name="orders", max_size=1)
+
+    async def refuse():
+        pool.deactivate()
+        for _ in range(30):
+            with pytest.raises(cenote.ServiceUnavailableError):
+                await pool.acquire()
+
+    browser.open(program.serve())
+    program.do(refuse())
+    browser.until(lambda: browser.texts("#trouble strong") and browser.run(REFUSED) > 0)
+    program.call(pool.activate)
+    browser.until(lambda: browser.text("#pool-state") == "serving")
+    assert browser.run(REFUSED) > 0  # of the last seconds
+    assert browser.texts("#trouble strong") == []
+
+
+REFUSED = "return recently(known.samples.get(known.details.id) || [], 5)"
+
+
+def test_lanes_have_a_table(program, browser):
+    pool = program.pool(Thing, name="orders", max_size=3)
+    browser.open(program.serve())
+    assert not browser.seen("#lanes-card")
+    lane = program.call(pool.lane, "batch", max_size=2, priority=-1)
+    thing = program.acquire(lane)
+    browser.until(lambda: browser.texts("#lanes th, #lanes td")[:5] == LANE)
+    browser.until(lambda: "lane batch" in (browser.text("#holders .tag") or ""))
+    assert "lane batch" in browser.label(0)
+    program.call(pool.release, thing)
+
+
+LANE = ["batch", "-1", "1 of 2", "0", ""]
+
+
+def test_hostile_texts_are_shown_as_text(program, browser):
+    """Whatever comes from outside (names, errors, statements) stays text."""
+    evil = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+
+    def fail():
+        raise OSError(evil)
+
+    async def work():
+        db = cenote.Database("sqlite:///:memory:", name=f"db {evil}")
+        quoted = evil.replace('"', '""')
+        await db.fetch_all(f'select 1 as "{quoted}"')
+        with pytest.raises(sqlite3.OperationalError):
+            await db.fetch_all(f'select * from "{quoted}"')
+        return db
+
+    url = program.serve()  # which observes statements from now on
+    db = program.do(work())
+    pool = program.pool(Thing, name=f"pool {evil}", max_size=1)
+    broken = program.pool(fail, name=f"broken {evil}", strategy=cenote.ConsecutiveFailures(1))
+    with pytest.raises(OSError):
+        program.acquire(broken)
+    lane = program.call(pool.lane, f"lane {evil}")
+    holding, end = program.call(asyncio.Event), program.call(asyncio.Event)
+
+    async def hold():
+        async with lane.acquire():
+            holding.set()
+            await end.wait()
+
+    program.start(hold(), f"task {evil}")
+    program.do(holding.wait())
+    for name, selector in [
+        (f"db {evil}", "#statements th"),
+        (f"pool {evil}", "#holders .what"),
+        (f"broken {evil}", "#breaker-failure"),
+    ]:
+        browser.open(url)
+        browser.until(lambda: len(browser.texts("#pools .name")) == 3)
+        browser.run(CHOOSE, name)
+        browser.until(lambda name=name: browser.text("#pool-name") == name)
+        browser.until(lambda where=selector: "<img" in (browser.text(where) or ""))
+        assert browser.run("return window.hacked") is None
+        assert browser.run("return document.querySelectorAll('main img, nav img').length") == 0
+    assert any(evil in said for said in browser.texts("#trouble li"))
+    program.call(end.set)
+    program.do(db.close())
+
+
+CHOOSE = """
+    [...document.querySelectorAll('#pools a')]
+        .find((link) => link.textContent.startsWith(arguments[0])).click()
+"""
+
+
+def test_trouble_of_another_pool_has_a_link(program, browser):
+    program.pool(Thing, name="a")
+    other = program.pool(Thing, name="b")
+    browser.open(program.serve())
+    assert browser.text("#pool-name") == "a"
+    program.call(other.deactivate)
+    browser.until(lambda: browser.text("#trouble .name") == "b")
+    browser.click("#trouble .name")
+    browser.until(lambda: browser.text("#pool-name") == "b")
+
+
+def test_values_are_shown_under_pointer_and_keys(program, browser):
+    pool = program.pool(Thing, name="orders")
+
+    async def work():
+        for _ in range(30):
+            async with pool.acquire():
+                await asyncio.sleep(0.05)
+
+    browser.open(program.serve())
+    program.do(work())
+    browser.until(lambda: browser.run("return charts.rate.shown.length") > 2)
+    for plot in ("#rate .lines", "#errors .lines", "#load .lines", "#holds .bars"):
+        browser.run(POINT, plot)
+        assert browser.seen(f"{plot} .tip"), plot
+        assert any(letter.isdigit() for letter in browser.text(f"{plot} .tip")), plot
+        browser.run(
+            "document.querySelector(arguments[0]).dispatchEvent(new PointerEvent('pointerleave'))",
+            plot,
+        )
+        assert not browser.seen(f"{plot} .tip")
+    browser.run("document.querySelector('#rate .lines').focus()")
+    browser.press("END")
+    first = browser.text("#rate .tip")
+    assert browser.seen("#rate .tip")
+    browser.press("ARROW_LEFT")
+    assert browser.text("#rate .tip") != first
+    said = browser.run("return document.querySelector('#rate .lines').ariaValueText")
+    assert said == browser.text("#rate .tip")
+    browser.press("ESCAPE")
+    assert not browser.seen("#rate .tip")
+
+
+POINT = """
+    const plot = document.querySelector(arguments[0]), box = plot.getBoundingClientRect();
+    const place = {clientX: box.right - 2, clientY: box.top + 5, bubbles: true};
+    plot.dispatchEvent(new PointerEvent('pointermove', place));
+"""
+
+
+def test_charts_have_ticks_and_a_growing_window(program, browser):
+    pool = program.pool(Thing, name="orders")
+    program.do(pool.open())
+    browser.open(program.serve())
+    browser.until(lambda: browser.texts("#rate .ticks span") == ["1", "0.5", "0"])
+    assert browser.texts("#rate .axis span") == ["\u22121 min", "\u221230 s", "now"]
+    # Ten minutes later, as the page would be told of them.
+    browser.run("""
+        const id = known.details.id, now = serverNow();
+        const sample = (_, index) => [now - (590 - index) * 1000, 150, 0, 1, 0, 0, 0];
+        known.samples.set(id, Array.from({length: 590}, sample));
+        draw();
+    """)
+    assert browser.texts("#rate .axis span") == ["\u221210 min", "\u22125 min", "now"]
+    assert browser.texts("#rate .ticks span") == ["200", "100", "0"]
+
+
+def test_whatever_scrolls_can_be_reached_by_keys(program, browser):
+    """What axe calls scrollable-region-focusable."""
+    program.pool(Thing, name="orders")
+    browser.open(program.serve())
+    unreachable = browser.run("""
+        return [...document.querySelectorAll('body *')]
+            .filter((node) => /auto|scroll/.test(getComputedStyle(node).overflowY))
+            .filter((node) => node.tabIndex < 0 && !node.querySelector('a, button, input'))
+            .map((node) => node.id || node.className)
+    """)
+    assert unreachable == []
+
+
+def test_empty_cards_give_their_place_to_others(program, browser):
+    pool = program.pool(Thing, name="orders", max_size=1)
+    browser.open(program.serve())
+    browser.until(lambda: not browser.seen("#waiting-card") and not browser.seen("#holders-card"))
+    width = "return document.querySelector('.slots').getBoundingClientRect().width"
+    assert browser.run(width) > 1000
+    thing = program.acquire(pool)
+
+    async def wait():
+        pool.release(await pool.acquire())
+
+    program.start(wait(), "patient")
+    browser.until(lambda: browser.seen("#waiting-card") and browser.seen("#holders-card"))
+    assert browser.run(width) < 1000
+    program.call(pool.release, thing)

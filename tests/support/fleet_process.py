@@ -1,0 +1,126 @@
+"""A process with a database in a fleet: it does what its standard input says, one line for each.
+
+Run as `python -m tests.support.fleet_process URL OPTIONS`, by `FleetProcess`.
+"""
+
+import asyncio
+import json
+import os
+import random
+import sys
+
+import cenote
+from tests.support.asked_process import AskedProcess
+
+
+class FleetProcess(AskedProcess):
+    """One process of a fleet, seen from outside."""
+
+    module = "tests.support.fleet_process"
+
+    def __init__(self, database, /, **options):
+        """`options`: of the fleet; `least`, `most`: of its database."""
+        super().__init__(database, json.dumps(options))
+
+    async def count(self):
+        """What it has, what it served since the last look, and what went wrong."""
+        return await self.ask("count")
+
+
+class Program:
+    """What runs in the process."""
+
+    def __init__(self, database, /, *, least=0, most=10, **options):
+        self.fleet = cenote.Fleet(**options)
+        self.db = cenote.Database(database, min_size=least, max_size=most, fleet=self.fleet)
+        self.served = self.load = 0
+        self.tasks = set()
+        self.errors = []
+
+    def work(self, load, hold):
+        self.load = load
+        for number in range(load):
+            task = asyncio.create_task(self.use(number, hold), name=f"user {number}")
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def use(self, number, hold):
+        while number < self.load:
+            try:
+                async with self.db.connection():
+                    await asyncio.sleep(random.uniform(0, 2 * hold))
+                self.served += 1
+            except Exception as error:
+                self.errors.append(repr(error))
+                await asyncio.sleep(0.1)
+
+    def count(self):
+        pool = self.db.pool
+        served, self.served = self.served, 0
+        return {
+            "served": served,
+            "size": pool.max_size,
+            "occupied": pool.occupied,
+            "errors": self.errors,
+        }
+
+    async def fork(self):
+        """A child that uses the same objects, in a loop of its own, until it is told to end by the
+        end of the pipe. Returns its id, and what it has served."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child:
+            os.close(writing)
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(None, os.read, reading, 4096)
+            os.close(reading)
+            await loop.run_in_executor(None, os.waitpid, child, 0)
+            return json.loads(answer)
+        try:
+            asyncio.events._set_running_loop(None)
+            os.write(writing, json.dumps(asyncio.run(self.in_child())).encode())
+        except BaseException as error:
+            os.write(writing, json.dumps(repr(error)).encode())
+        os._exit(0)
+
+    async def in_child(self):
+        value = await self.db.fetch_val("select 7")
+        members = await self.fleet.members()
+        here = [each.process for each in members].count(os.getpid())
+        await self.db.close()
+        return [value, here]
+
+
+async def main(url, options):
+    program = Program(url, **options)
+    await program.db.open()
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    print("0", flush=True)
+    while line := await reader.readline():
+        what, *arguments = json.loads(line)
+        answer = 0
+        if what == "work":
+            program.work(*arguments)
+        elif what == "count":
+            answer = program.count()
+        elif what == "members":
+            answer = [[each.process, each.held] for each in await program.fleet.members()]
+        elif what == "silent":
+            members = await program.fleet.members()
+            answer = [each.process for each in members if each.silent]
+        elif what == "fork":
+            answer = await program.fork()
+        elif what == "close":
+            program.load = 0
+            while program.tasks:
+                await asyncio.wait(program.tasks)
+            await program.db.close(drain=5)
+        print(json.dumps(answer), flush=True)
+        if what == "close":
+            return
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
