@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, Generic, NamedTuple, NotRequired, Required, TypedDict, TypeVar
 
 import attrs
 import msgspec
@@ -143,7 +143,74 @@ def test_pydantic_checks_the_values_and_knows_aliases() -> None:
         convert(make_row(("number",), (7,)), Aliased)
 
 
-@pytest.mark.parametrize("into", [None, 7, "User"])
+def test_pydantic_aliases_may_be_several_names() -> None:
+    class Chosen(pydantic.BaseModel):
+        number: int = pydantic.Field(validation_alias=pydantic.AliasChoices("id", "nr"))
+        inner: int = pydantic.Field(0, validation_alias=pydantic.AliasPath("document", "inner"))
+
+    assert convert(make_row(("id",), (7,)), Chosen).number == 7
+    made = convert(make_row(("nr", "document"), (7, {"inner": 3})), Chosen)
+    assert (made.number, made.inner) == (7, 3)
+    with pytest.raises(TypeError, match="no column for the field 'id'; the columns are document"):
+        convert(make_row(("document",), ({},)), Chosen)
+    with pytest.raises(TypeError, match="no field for the column 'number'; the fields are id, doc"):
+        convert(make_row(("number",), (7,)), Chosen)
+
+
+def test_pydantic_takes_names_and_aliases_if_told() -> None:
+    class Either(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(populate_by_name=True)
+        number: int = pydantic.Field(alias="id")
+        name: str
+
+    for names in (("id", "name"), ("number", "name")):
+        assert convert(make_row(names, (7, "Ada")), Either).number == 7
+    with pytest.raises(TypeError, match="no column for the field 'number'; the columns are name"):
+        convert(make_row(("name",), ("Ada",)), Either)
+
+
+def test_root_models_take_whatever_comes() -> None:
+    class Anything(pydantic.RootModel[dict[str, int]]):
+        pass
+
+    assert convert(make_row(("a", "b"), (1, 2)), Anything).root == {"a": 1, "b": 2}
+
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Page(Generic[T]):
+    number: int
+    content: T
+
+
+def test_parametrized_classes_are_read_like_the_bare_ones() -> None:
+    row = make_row(("number", "content"), (1, "x"))
+    assert convert(row, Page[str]) == Page(1, "x")
+    with pytest.raises(TypeError, match=r"into=Page: no field for the column 'nope'"):
+        convert(make_row(("number", "content", "nope"), (1, 2, 3)), Page[int])
+
+
+class Partial(TypedDict, total=False):
+    id: "Required[int]"
+    name: str
+
+
+class Texts(TypedDict):
+    id: "int"
+    name: "NotRequired[str]"
+
+
+@pytest.mark.parametrize("into", [Partial, Texts])
+def test_keys_may_be_declared_by_texts(into: Any) -> None:
+    """As they all are after `from __future__ import annotations`."""
+    assert convert(make_row(("id",), (7,)), into) == {"id": 7}
+    with pytest.raises(TypeError, match=r"no column for the key 'id'.* declare the key as NotReq"):
+        convert(make_row(("name",), ("Ada",)), into)
+
+
+@pytest.mark.parametrize("into", [None, 7, "User", Data | None])
 def test_something_that_cannot_be_called_is_refused(into: object) -> None:
     with pytest.raises(TypeError, match="into must be a class or a function"):
         check_into(into)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import pickle
+from collections.abc import Sequence
 
 import pytest
 
@@ -26,6 +27,14 @@ async def test_rows_are_the_same_on_every_driver(backend: Backend) -> None:
     assert row.columns == ("id", "name")
     assert (row.get("name"), row.get("x"), row.get("x", 1)) == ("Ada", None, 1)
     assert row == (7, "Ada") == row
+    assert isinstance(row, Sequence)
+    assert (row.count(7), row.index("Ada")) == (1, 1)
+    assert list(reversed(row)) == ["Ada", 7]
+    match row:
+        case [number, name]:
+            assert (number, name) == (7, "Ada")
+        case _:
+            pytest.fail("a row matches like a tuple")
     assert hash(row) == hash((7, "Ada"))
     assert repr(row) == "<Row id=7 name='Ada'>"
     again = pickle.loads(pickle.dumps(row))
@@ -36,6 +45,34 @@ async def test_rows_are_the_same_on_every_driver(backend: Backend) -> None:
         row["nme"]
     with pytest.raises(IndexError):
         row[2]
+
+
+async def test_a_row_may_be_the_parameters(backend: Backend) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        row = await db.fetch_one("select 7 as id, 'Ada' as name")
+        await db.execute(f"insert into {table} values (?, ?)", row)
+        await db.execute(f"insert into {table} values (:id, :name)", dict(row, id=8))
+        rows = await db.fetch_all(f"select id + 10 as id, name from {table} order by id")
+        await db.execute_many(f"insert into {table} values (?, ?)", rows)
+        found = await db.fetch_all(f"select * from {table} order by id")
+        assert found == [(7, "Ada"), (8, "Ada"), (17, "Ada"), (18, "Ada")]
+
+
+async def test_columns_with_one_name_keep_their_places(backend: Backend) -> None:
+    async with backend.database() as db:
+        row = await db.fetch_one("select 1 as a, 2 as a, 3 as b")
+        assert (row, list(row), len(row), row["a"]) == ((1, 2, 3), [1, 2, 3], 3, 2)
+        assert (row.columns, dict(row)) == (("a", "a", "b"), {"a": 2, "b": 3})
+        assert pickle.loads(pickle.dumps(row)) == row
+
+
+@pytest.mark.parametrize("backend", ["asyncpg", "psycopg"], indirect=True)
+async def test_a_row_may_have_no_columns(backend: Backend) -> None:
+    async with backend.database() as db:
+        for row in (await db.fetch_one("select"), *await db.fetch_all("select")):
+            assert isinstance(row, cenote.Row)
+            assert (row, dict(row), row.columns, list(row.keys())) == ((), {}, (), [])
+        assert await db.fetch_val("select") is None
 
 
 def test_a_missing_column_is_told_the_others() -> None:

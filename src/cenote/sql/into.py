@@ -8,14 +8,17 @@ requires and no column gives, is an error before the first object is made.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar, cast, is_typeddict
+from typing import Any, ForwardRef, TypeVar, Union, cast, get_origin, is_typeddict
 
 T = TypeVar("T")
 # A class with one of these has fields: of dataclasses, NamedTuples, attrs and msgspec.
 FIELDS = ("__dataclass_fields__", "_fields", "__attrs_attrs__", "__struct_fields__")
+# Of a key whose annotation is a text: Python itself does not look into it.
+QUALIFIED = re.compile(r"(?:\w+\.)*(Not)?Required\[")
 
 Maker = Callable[[Sequence[Any]], Any]
 
@@ -38,7 +41,7 @@ def convert_all(rows: Sequence[Any], into: Callable[..., T]) -> list[T]:
 
 def check_into(into: Any) -> None:
     """Raise `TypeError` if this cannot be what rows become."""
-    if not callable(into):
+    if not callable(into) or get_origin(into) is Union:
         raise TypeError(
             f"into must be a class or a function that takes the columns by name, "
             f"not {type(into).__name__}"
@@ -47,6 +50,7 @@ def check_into(into: Any) -> None:
 
 def plan(into: Callable[..., Any], names: tuple[str, ...]) -> Maker:
     """Return the function that makes an object of a row with these columns."""
+    into = get_origin(into) or into  # of Page[int], which has no signature
     # Functions are not kept: a closure would live as long as the cache.
     return _plan_of_class(into, names) if isinstance(into, type) else _plan(into, names)
 
@@ -75,9 +79,10 @@ class Taken:
 
     positional: tuple[str, ...]  # that may be given by position, in this order
     known: frozenset[str] | None  # None: whatever is given
-    required: frozenset[str]
+    required: Sequence[tuple[str, frozenset[str]]]  # what is missing, without any of these columns
     make: Callable[[dict[str, Any]], Any] | None = None  # of a dictionary; None: by calling it
     word: str = "field"
+    remedy: str = "give the field a default"
 
     def maker(self, into: Callable[..., Any], names: tuple[str, ...]) -> Maker:
         """Return the function that makes an object of a row with these columns."""
@@ -96,46 +101,82 @@ def _check(label: str, taken: Taken, names: tuple[str, ...]) -> None:
             f"into={label}: no {taken.word} for the column {_listed(surplus)}; "
             f"the {taken.word}s are {known}. Leave the column out, or name it with AS."
         )
-    if lacking := sorted(taken.required.difference(names)):
+    if lacking := [name for name, by in taken.required if by.isdisjoint(names)]:
         raise TypeError(
             f"into={label}: no column for the {taken.word} {_listed(lacking)}; "
-            f"the columns are {', '.join(names)}. Select it, or give the {taken.word} a default."
+            f"the columns are {', '.join(names)}. Select it, or {taken.remedy}."
         )
 
 
 def _taken_by(into: Any) -> Taken:
     if is_typeddict(into):
-        known = frozenset(into.__annotations__)
-        keys = tuple(into.__annotations__)
-        return Taken(keys, known, frozenset(into.__required_keys__), make=dict, word="key")
+        return _of_typed_dict(into)
     if hasattr(into, "model_validate") and hasattr(into, "model_fields"):
         return _of_model(into)
     return _of_callable(into)
 
 
+def _by_name(names: Iterable[str]) -> list[tuple[str, frozenset[str]]]:
+    return [(name, frozenset((name,))) for name in names]
+
+
+def _of_typed_dict(into: Any) -> Taken:
+    """Read the keys. Where annotations are texts, as after `from __future__ import annotations`,
+    Python takes `NotRequired[...]` for a type like any other."""
+    required = set(into.__required_keys__)
+    for name, annotation in into.__annotations__.items():
+        text = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else ""
+        if found := QUALIFIED.match(text):
+            (required.discard if found[1] else required.add)(name)
+    keys = tuple(into.__annotations__)
+    return Taken(
+        keys,
+        frozenset(keys),
+        _by_name(key for key in keys if key in required),
+        make=dict,
+        word="key",
+        remedy="declare the key as NotRequired",
+    )
+
+
 def _of_model(into: Any) -> Taken:
     """Read a model of pydantic; `model_validate()` makes the objects, and checks the values."""
-    by_name = into.model_config.get("populate_by_name") or into.model_config.get("validate_by_name")
-    known: set[str] = set()
-    required: set[str] = set()
+    if getattr(into, "__pydantic_root_model__", False):
+        return Taken((), None, (), make=into.model_validate)
+    config = into.model_config
+    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    by_alias = config.get("validate_by_alias", True)
+    columns: dict[str, tuple[str, ...]] = {}
     for name, each in into.model_fields.items():
-        alias = each.validation_alias if isinstance(each.validation_alias, str) else each.alias
-        known.update({name, alias or name} if by_name else {alias or name})
-        if each.is_required():
-            required.add(alias or name)
+        aliases = _aliases(each.validation_alias or each.alias) if by_alias else ()
+        columns[name] = (name, *aliases) if by_name or not aliases else aliases
     return Taken(
-        tuple(into.model_fields),
-        None if into.model_config.get("extra") == "allow" else frozenset(known),
-        frozenset() if by_name else frozenset(required),
+        tuple(by[0] for by in columns.values()),
+        None if config.get("extra") == "allow" else frozenset().union(*columns.values()),
+        [
+            (by[0], frozenset(by))
+            for name, by in columns.items()
+            if into.model_fields[name].is_required()
+        ],
         make=into.model_validate,
     )
 
 
+def _aliases(alias: Any) -> tuple[str, ...]:
+    """The columns that one is found by: a name, a path into a column, or some of these."""
+    if alias is None or isinstance(alias, str):
+        return (alias,) if alias else ()
+    if hasattr(alias, "choices"):
+        return tuple(name for each in alias.choices for name in _aliases(each))
+    return (str(alias.path[0]),)
+
+
 def _of_callable(into: Callable[..., Any]) -> Taken:
+    word = "field" if any(hasattr(into, mark) for mark in FIELDS) else "parameter"
     try:
         given = inspect.signature(into).parameters.values()
     except (TypeError, ValueError):  # written in C, and without a signature
-        return Taken((), None, frozenset(), word="parameter")
+        return Taken((), None, (), word=word)
     by_name = [
         each for each in given if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
     ]
@@ -146,8 +187,9 @@ def _of_callable(into: Callable[..., Any]) -> Taken:
     return Taken(
         tuple(positional),
         None if takes_all else frozenset(each.name for each in by_name),
-        frozenset(each.name for each in by_name if each.default is each.empty),
-        word="field" if any(hasattr(into, mark) for mark in FIELDS) else "parameter",
+        _by_name(each.name for each in by_name if each.default is each.empty),
+        word=word,
+        remedy=f"give the {word} a default",
     )
 
 

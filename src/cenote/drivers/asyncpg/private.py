@@ -153,7 +153,10 @@ class Connection(Base):
             return found[1].decode()
         if not found:
             return None
-        return found[0] if want == ROW else found[0][0]
+        row = found[0]
+        if want == ROW:
+            return row
+        return row[0] if row else None  # SELECT without columns
 
     def _run_slowly(self, query: str, arguments: Any, want: int) -> Any:
         method = (self.fetch, self.fetchrow, self.fetchval, self.execute)[want]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any
 
 from ...sql.rows import Row, describe, make_row
@@ -43,6 +43,12 @@ class AsyncpgRow(Record):
     def items(self) -> ItemsView[str, Any]:
         return dict(Record.items(self)).items()
 
+    def count(self, value: Any) -> int:
+        return tuple(self).count(value)
+
+    def index(self, value: Any, *places: int) -> int:
+        return tuple(self).index(value, *places)
+
     def __repr__(self) -> str:
         return describe(self.columns, self)
 
@@ -51,3 +57,4 @@ class AsyncpgRow(Record):
 
 
 Row.register(AsyncpgRow)
+Sequence.register(AsyncpgRow)  # as a tuple is: for `match`, and as parameters of a statement

@@ -102,7 +102,7 @@ def row_factory(cursor: Any) -> Any:
     """A row factory of psycopg."""
     result = cursor.pgresult
     if result is None or not result.nfields:
-        return tuple if has_rows(cursor) else no_result
+        return row_type(()) if has_rows(cursor) else no_result
     encoding = cursor._encoding
     return row_type(tuple([result.fname(at).decode(encoding) for at in range(result.nfields)]))
 
