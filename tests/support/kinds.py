@@ -21,7 +21,6 @@ BEGIN, END = "<!-- table of types: begin -->\n", "<!-- table of types: end -->\n
 HEAD = """\
 | Python | SQLite | PostgreSQL | MariaDB, MySQL |
 |---|---|---|---|"""
-REFUSED = "refused"
 
 PARIS = dt.timezone(dt.timedelta(hours=2))
 ID = UUID("12345678-9abc-4def-8123-456789abcdef")
@@ -49,7 +48,7 @@ class Kind:
     postgresql: str
     mysql: str
     back: str = ""  # the type that comes back, if it is another one
-    mysql_back: str = ""  # the same, of MySQL alone; REFUSED: it is not taken
+    mysql_back: str = ""  # the same, of MySQL alone
 
     def declared(self, backend: Backend) -> str:
         """The type of a column on this database."""
@@ -57,12 +56,8 @@ class Kind:
             return self.sqlite
         if backend.name == "mysql":
             either, _, of_mysql = self.mysql.partition(" | ")
-            return (either if backend.is_mariadb or not of_mysql else of_mysql) or "datetime(6)"
+            return either if backend.is_mariadb or not of_mysql else of_mysql
         return self.postgresql
-
-    def refused(self, backend: Backend) -> bool:
-        """Whether no type of this database keeps such a value, so that it is not taken."""
-        return backend.name == "mysql" and self.mysql_back == REFUSED
 
     def expected(self, value: Any, backend: Backend) -> Any:
         """What is to come back."""
@@ -76,10 +71,8 @@ class Kind:
 
     def line(self) -> str:
         """The row of the table on the page."""
-        mysql = (
-            "refused" if self.mysql_back == REFUSED else f"`{self.mysql.replace(' | ', '` or `')}`"
-        )
-        if self.mysql_back and self.mysql_back != REFUSED:
+        mysql = f"`{self.mysql.replace(' | ', '` or `')}`"
+        if self.mysql_back:
             mysql += f", as {self.mysql_back}"
         name = f"{self.name}, as {self.back}" if self.back else self.name
         return f"| {name} | `{self.sqlite}` | `{self.postgresql}` | {mysql} |"
@@ -119,8 +112,7 @@ KINDS = [
         (dt.datetime(2024, 2, 29, 1, 2, 3, 4, PARIS), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
         "timestamptz",
         "timestamptz",
-        "",
-        mysql_back=REFUSED,
+        "timestamp(6)",
     ),
     Kind(
         "timedelta",

@@ -130,7 +130,9 @@ class MysqlConnection(DriverConnection):
 
     def conversions(self, result: Any) -> Conversions:
         """What is converted of its rows."""
-        return conversions(result) if self._driver.config.same_values else ()
+        if not self._driver.config.same_values:
+            return ()
+        return conversions(result, self.raw.variables)
 
     async def _run(self, text: str, arguments: Any) -> Any:
         """The first result. What has parameters is prepared, and they are sent apart from it."""
@@ -152,11 +154,12 @@ class MysqlConnection(DriverConnection):
 
     def values(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """The parameters, checked: nothing is sent of a statement whose parameters are wrong."""
-        values = parameters(arguments, same_values=self._driver.config.same_values)
-        if self.raw.sending != "utf8":
+        raw = self.raw
+        values = parameters(arguments, raw.variables, same_values=self._driver.config.same_values)
+        if raw.sending != "utf8":
             for value in values:
                 if isinstance(value, str):
-                    self.raw.check_text(value)
+                    raw.check_text(value)
         return values
 
     def _kept(self, text: str, values: Sequence[Any]) -> Any:

@@ -44,7 +44,7 @@ NOT_FOR_CLIENTS = frozenset({"ucs2", "utf16", "utf16le", "utf32"})  # servers do
 # What the server reports by itself from then on, and what outlasts a reset or must be known.
 TRACK = (
     "SET SESSION session_track_system_variables="
-    "'character_set_client,character_set_connection,character_set_results,sql_mode'"
+    "'character_set_client,character_set_connection,character_set_results,sql_mode,time_zone'"
 )
 WHO = f"SELECT CURRENT_ROLE(), DATABASE(), {', '.join(f'@@{name}' for name in SETTLED)}"
 

@@ -59,7 +59,8 @@ COM_RESET_CONNECTION = 0x1F
 COM_STMT_BULK_EXECUTE = 0xFA
 UNSIGNED = 32  # a flag of a column
 
-SETTLED = ("character_set_client", "character_set_results", "sql_mode")
+SETTLED = ("character_set_client", "character_set_results", "sql_mode", "time_zone",
+           "system_time_zone")  # fmt: skip
 SETTINGS = f"SELECT {', '.join(f'CAST(@@{name} AS BINARY)' for name in SETTLED)}".encode()
 # One SET without a call: not SET STATEMENT ... FOR, no function, no comment, no other statement.
 PLAIN_SET = re.compile(rb"\s*set\s+(?!statement\b)[^(;/#-]*", re.IGNORECASE)

@@ -8,11 +8,11 @@ hexadecimal digits.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isfinite
 from typing import Any
 from uuid import UUID
@@ -22,8 +22,8 @@ from ...sql.parsing.placeholders import marks
 from ...sql.parsing.tokens import readings
 from ...sql.values import Conversions, bare, dump_json, load_json
 
-KNOWN = frozenset({type(None), bool, int, str, bytes, bytearray, date, timedelta})  # as they are
-TINY, BLOB, STRING, JSON = 1, 252, 254, 245  # types of columns
+KNOWN = frozenset({type(None), bool, int, str, bytes, bytearray, date})  # as they are
+TINY, TIMESTAMP, BLOB, STRING, JSON = 1, 7, 252, 254, 245  # types of columns
 UNSIGNED_FLAG, BINARY_FLAG = 0x20, 0x80  # of columns
 BINARY_CHARSET = 63
 LONGEST_TEXT = (2**32 - 1, -1)  # bytes of a column, and what asyncmy makes of that
@@ -31,6 +31,8 @@ LETTERS = 36  # of a UUID
 SIGNED, UNSIGNED = 2**63, 2**64
 DIGITS, SCALE = 65, 30  # of a DECIMAL
 LONGEST = timedelta(hours=838, minutes=59, seconds=59, microseconds=999999)  # that TIME can hold
+IS_UTC = frozenset({"UTC", "GMT", "Etc/UTC", "Etc/GMT", "Zulu", "UCT", "Universal"})
+OFFSET = re.compile(r"([+-])(\d\d?):(\d\d)")
 
 # Of text that stands for itself between single quotes, whatever sql_mode and charset are.
 HARMLESS = frozenset(map(chr, range(32, 127))) - {"\\"}
@@ -39,41 +41,76 @@ HARMLESS = frozenset(map(chr, range(32, 127))) - {"\\"}
 READ_BY_SERVER = re.compile(r"/\*(?:M?!|\+(?:(?!\*/).)*[\"'`])", re.DOTALL | re.IGNORECASE)
 
 
-def parameters(arguments: Sequence[Any], *, same_values: bool = True) -> Sequence[Any]:
+def parameters(
+    arguments: Sequence[Any], variables: Mapping[str, str | None], *, same_values: bool = True
+) -> Sequence[Any]:
     """What the driver can send, in the place of what was given; the same object if all of it can.
 
-    TypeError for an object of a type that has no meaning here: its text is not guessed."""
+    `variables` are those of the session. TypeError for an object of a type that has no meaning
+    here: its text is not guessed."""
     if KNOWN.issuperset(map(type, arguments)):
         return arguments
     if same_values:
         arguments = [
-            value if type(value) in KNOWN else same(value, at)
+            value if type(value) in KNOWN else same(value, at, variables)
             for at, value in enumerate(arguments, 1)
         ]
     return [value if type(value) in KNOWN else parameter(value, at)
             for at, value in enumerate(arguments, 1)]  # fmt: skip
 
 
-def same(value: Any, at: int) -> Any:
-    """What is sent so that the same comes back; a datetime with an offset cannot."""
+def same(value: Any, at: int, variables: Mapping[str, str | None]) -> Any:
+    """What is sent so that the same comes back. A datetime with a time zone is sent as the clock
+    of the session shows that moment, which TIMESTAMP keeps; ValueError if that is not known."""
     value = bare(value)
     if isinstance(value, dict | list):
         return dump_json(value)
-    if isinstance(value, datetime | time) and value.tzinfo is not None:
-        kind = type(value).__name__
-        remedy = "value.astimezone(UTC).replace(tzinfo=None)"
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        zone = session_zone(variables)
+        if zone is None:
+            raise ValueError(
+                f"parameter {at} is a datetime with a time zone, and the session is in the time "
+                f"zone {variables.get('time_zone')!r}, in which a time may be two moments: run "
+                f"SET time_zone = '+00:00' in on_connect, or pass "
+                f"value.astimezone(UTC).replace(tzinfo=None)"
+            )
+        return value.astimezone(zone).replace(tzinfo=None)
+    if isinstance(value, time) and value.tzinfo is not None:
         raise ValueError(
-            f"parameter {at} is a {kind} with a time zone, which no type of MySQL keeps: pass "
-            f"{remedy if isinstance(value, datetime) else 'value.replace(tzinfo=None)'}"
+            f"parameter {at} is a time with a time zone, which no type of MySQL keeps: pass "
+            f"value.replace(tzinfo=None)"
         )
     return value
+
+
+def session_zone(variables: Mapping[str, str | None]) -> timezone | None:
+    """The time zone of a session, if it has one offset at all times; None: it may have several."""
+    name = variables.get("time_zone")
+    return _zone(variables.get("system_time_zone") if name == "SYSTEM" else name)
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str | None) -> timezone | None:
+    if name in IS_UTC:
+        return UTC
+    if name is None or (found := OFFSET.fullmatch(name)) is None:
+        return None
+    offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
+    return timezone(-offset if found[1] == "-" else offset)
 
 
 def parameter(value: Any, at: int) -> Any:
     """One of a type that is not KNOWN; `at`: its place, for the error."""
     while isinstance(value, Enum):
         value = value.value
-    if value is None or isinstance(value, bytes | bytearray | date | time | timedelta | bool):
+    if value is None or isinstance(value, bytes | bytearray | date | time | bool):
+        return value
+    if isinstance(value, timedelta):
+        if not -LONGEST <= value <= LONGEST:
+            raise ValueError(
+                f"parameter {at} is a timedelta of {value}, and TIME holds at most 838:59:59: "
+                f"store a number, such as value.total_seconds()"
+            )
         return value
     if isinstance(value, int):
         return int(value)
@@ -194,12 +231,15 @@ def clock(value: timedelta) -> str:
 # -- columns -------------------------------------------------------------------------------------
 
 
-def conversions(result: Any) -> Conversions:
-    """Return what is converted of the rows of a result; nothing for columns of plain types."""
+def conversions(result: Any, variables: Mapping[str, str | None]) -> Conversions:
+    """Return what is converted of the rows of a result; nothing for columns of plain types.
+
+    `variables` are those of the session.
+    """
     suspects = _suspects(result.description)
     if not suspects:
         return ()
-    found = [(at, _reader(result.fields[at])) for at in suspects]
+    found = [(at, _reader(result.fields[at], variables)) for at in suspects]
     return [(at, read) for at, read in found if read is not None]
 
 
@@ -210,16 +250,19 @@ def _suspects(description: tuple[tuple[Any, ...], ...]) -> tuple[int, ...]:
         at
         for at, (_, kind, _, length, *_) in enumerate(description)
         if (kind == TINY and length == 1)
-        or kind == JSON
+        or kind in (JSON, TIMESTAMP)
         or (kind == BLOB and length in LONGEST_TEXT)
         or (kind == STRING and length % LETTERS == 0)
     )
 
 
-def _reader(field: Any) -> Callable[[Any], Any] | None:
+def _reader(field: Any, variables: Mapping[str, str | None]) -> Callable[[Any], Any] | None:
     kind, flags = field.type_code, field.flags
     if kind == TINY:
         return _read_bool
+    if kind == TIMESTAMP:
+        zone = session_zone(variables)
+        return None if zone is None else partial(_read_moment, zone)
     if kind == JSON:
         return load_json
     if kind == BLOB and flags & BINARY_FLAG and field.charsetnr != BINARY_CHARSET:
@@ -232,6 +275,11 @@ def _reader(field: Any) -> Callable[[Any], Any] | None:
 def _read_bool(value: int) -> bool | int:
     """TINYINT(1) holds other numbers as well, and they are not lost."""
     return value == 1 if value in (0, 1) else value
+
+
+def _read_moment(zone: timezone, value: Any) -> Any:
+    """TIMESTAMP is sent as the clock of the session shows it; 0000-00-00 is not a datetime."""
+    return value.replace(tzinfo=zone).astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def _read_document(value: str) -> Any:
