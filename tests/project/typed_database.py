@@ -117,7 +117,9 @@ async def rows() -> None:
     assert_type("id" in row, bool)
     assert_type(len(row), int)
     assert_type(row.columns, tuple[str, ...])
-    pairs: dict[str, Any] = dict(row.items())
+    pairs: dict[str, Any] = dict(row)
+    if row == (7, "Ada") or row != (8, "Grace"):
+        print(hash(row), tuple(row), {row: 1})
     print(number, name, pairs, list(row), list(row.keys()), list(row.values()), row.get("id"))
     for value in row:
         print(value)

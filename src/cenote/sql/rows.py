@@ -45,6 +45,14 @@ class Row(metaclass=ABCMeta):
     def __contains__(self, name: object) -> bool:
         """Return whether there is a column of this name."""
 
+    @abstractmethod
+    def __eq__(self, other: object) -> bool:
+        """Return whether this is a row or a tuple of the same values."""
+
+    @abstractmethod
+    def __hash__(self) -> int:
+        """Return the hash of the tuple of the values."""
+
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
