@@ -57,4 +57,5 @@ class AsyncpgRow(Record):
 
 
 Row.register(AsyncpgRow)
-Sequence.register(AsyncpgRow)  # as a tuple is: for `match`, and as parameters of a statement
+# As a tuple is: for `match`, and as parameters of a statement.
+Sequence.register(AsyncpgRow)  # pyright: ignore[reportAttributeAccessIssue]
