@@ -7,8 +7,7 @@ from math import inf
 from typing import Any
 
 from ..states import ClaimState
-from .histograms import Times
-from .records import Claim
+from .records import Claim, Times
 
 FEW = 64  # empty entries that are not worth a clean-up
 PENDING = ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED

@@ -1,7 +1,7 @@
-"""How long the acquires of a pool wait, and how long what they got is held: totals and histograms.
+"""How long the acquires of a pool wait, and how long what they got is held, in buckets.
 
-The totals are always counted. A histogram is made by an exporter, with bounds of its own, and read
-when somebody asks; a core without any pays one look at an empty tuple.
+A histogram is made by an exporter, with bounds of its own, and read when somebody asks; a core
+without any pays one look at an empty tuple. The totals are always counted: `records.Times`.
 """
 
 from __future__ import annotations
@@ -43,31 +43,3 @@ class Histograms:
         place = bisect_left(self._bounds, seconds)
         count, total = buckets[place]
         buckets[place] = count + 1, total + seconds  # one step for a reader in another thread
-
-
-class Times:
-    """The part of the core that counts waits and holds."""
-
-    def __init__(self) -> None:
-        self.histograms: tuple[Histograms, ...] = ()
-        self.reset_times()
-
-    def reset_times(self) -> None:
-        self.wait_time: float = 0.0  # seconds, of those that were served
-        self.max_wait_time: float = 0.0
-        self.hold_time: float = 0.0  # seconds, of those that came back
-        self.max_hold_time: float = 0.0
-
-    def note_wait(self, seconds: float) -> None:
-        """A claim is served after so many seconds."""
-        self.wait_time += seconds
-        self.max_wait_time = max(self.max_wait_time, seconds)
-        for histograms in self.histograms:
-            histograms.waited(seconds)
-
-    def note_hold(self, seconds: float) -> None:
-        """What a claim held comes back after so many seconds."""
-        self.hold_time += seconds
-        self.max_hold_time = max(self.max_hold_time, seconds)
-        for histograms in self.histograms:
-            histograms.held(seconds)

@@ -1,4 +1,4 @@
-"""What the core hands out and takes back: slots, claims and lanes. Objects, not numbers."""
+"""What the core hands out, takes back and counts: slots, claims, lanes and times."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import CodeType
 from typing import Any
 
 from ..states import ClaimState, SlotState
+from .histograms import Histograms
 
 
 class Slot:
@@ -158,6 +159,34 @@ class Lane:
         self.acquired: int = 0  # in total
         self.wait_time: float = 0.0  # seconds, of those that were served
         self.max_wait_time: float = 0.0
+
+
+class Times:
+    """The part of the core that counts waits and holds."""
+
+    def __init__(self) -> None:
+        self.histograms: tuple[Histograms, ...] = ()
+        self.reset_times()
+
+    def reset_times(self) -> None:
+        self.wait_time: float = 0.0  # seconds, of those that were served
+        self.max_wait_time: float = 0.0
+        self.hold_time: float = 0.0  # seconds, of those that came back
+        self.max_hold_time: float = 0.0
+
+    def note_wait(self, seconds: float) -> None:
+        """A claim is served after so many seconds."""
+        self.wait_time += seconds
+        self.max_wait_time = max(self.max_wait_time, seconds)
+        for histograms in self.histograms:
+            histograms.waited(seconds)
+
+    def note_hold(self, seconds: float) -> None:
+        """What a claim held comes back after so many seconds."""
+        self.hold_time += seconds
+        self.max_hold_time = max(self.max_hold_time, seconds)
+        for histograms in self.histograms:
+            histograms.held(seconds)
 
 
 def newer_twin(newest: Slot, slot: Slot) -> Slot | None:
