@@ -190,7 +190,7 @@ class LaneStats:
         timeouts: Acquires that got nothing in time.
         cancelled: Acquires cancelled while they waited.
         failed: Acquires that ended with an error of the factory.
-        refused: Acquires that were refused, by reason.
+        refused: Acquires that were refused, by reason; a reason that did not occur counts 0.
         wait_time: Of all that were served, together.
         max_wait_time: The longest of them.
     """
@@ -253,6 +253,10 @@ class Totals:
     refused: dict[RefusalReason, int] = field(default_factory=dict)
     rejected: int = 0
 
+    def refused_by_reason(self) -> Mapping[str, int]:
+        """How many acquires were refused, read-only; a reason that did not occur counts 0."""
+        return MappingProxyType(Counter({str(why): n for why, n in self.refused.items()}))
+
     def snapshot(self, core: Any) -> Stats:
         # The counts first, together: another thread may be the reader.
         count, idle = core.count, core.idle_count
@@ -272,8 +276,7 @@ class Totals:
             timeouts=self.timeouts,
             cancelled=self.cancelled,
             failed=self.failed,
-            # A Counter: what did not occur is 0.
-            refused=MappingProxyType(Counter({str(why): n for why, n in self.refused.items()})),
+            refused=self.refused_by_reason(),
             rejected=self.rejected,
             wait_time=core.wait_time,
             max_wait_time=core.max_wait_time,

@@ -178,7 +178,7 @@ def unavailable(
     text = f"{label(name)}: the service is unavailable (circuit breaker {what})"
     if last is not None:
         text += f"; last failure: {last}"
-    when = "later" if retry_after is None else f"in {seconds(retry_after)}"
+    when = "later" if not retry_after else f"in {seconds(retry_after)}"
     return ServiceUnavailableError(
         f"{text}. Try again {when}; pool.recover() or pool.activate() lets acquires pass at once.",
         retry_after,

@@ -86,21 +86,24 @@ class Claims:
         waited = engine.time() - claim.queued_at
         error = messages.shed(
             engine.name, lane_name(claim), waited, core.queue_target or 0.0, core.waiting - 1,
-            self.retry_after(),
+            self.retry_after(claim),
         )  # fmt: skip
         self.refuse(claim, RefusalReason.SHED, error)
 
-    def retry_after(self) -> float | None:
-        """In how many seconds all that wait now will have been served, as fast as until now.
+    def retry_after(self, claim: Claim) -> float | None:
+        """In how many seconds all that wait now before such a claim will have been served, as fast
+        as until now: of the pool, or of its lane, if that has no place for it.
 
         None if nothing has come back yet; with a `queue_target` at least its interval.
         """
-        core = self._engine.core
+        core, lane = self._engine.core, claim.lane
         least = None if core.queue_target is None else core.queue_interval
         if not core.released:
             return least
-        expected = core.hold_time / core.released * (core.waiting + 1) / max(1, core.max_size)
-        return max(expected, least or 0.0)
+        turns = (core.waiting + 1) / max(1, core.max_size)
+        if lane is not None and lane.max_size is not None and not claim.placed:
+            turns = max(turns, (lane.parked + 1) / lane.max_size)
+        return max(core.hold_time / core.released * turns, least or 0.0)
 
     def time_out(self, claim: Claim) -> None:
         """Fail a claim whose deadline has passed while it waits, or is inspected."""
@@ -130,7 +133,7 @@ class Claims:
             lane=lane_name(claim),
             at_limit=claim.lane is not None and not claim.placed,
             lent=engine.lending.sentence(),
-            retry_after=self.retry_after(),
+            retry_after=self.retry_after(claim),
         )
         if full is not None:
             error.__cause__ = full

@@ -5,7 +5,6 @@ The core has a record of each, and keeps limit and order; what users see of it i
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -167,7 +166,7 @@ class Lanes:
             timeouts=totals.timeouts,
             cancelled=totals.cancelled,
             failed=totals.failed,
-            refused=MappingProxyType({str(why): n for why, n in totals.refused.items()}),
+            refused=totals.refused_by_reason(),
             wait_time=record.wait_time,
             max_wait_time=record.max_wait_time,
         )

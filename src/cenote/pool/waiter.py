@@ -148,7 +148,7 @@ class Waiter:
         limit = engine.settings.max_waiting
         if limit is not None and core.waiting >= limit:
             error = messages.overloaded(
-                engine.name, core.waiting, limit, engine.claims.retry_after()
+                engine.name, core.waiting, limit, engine.claims.retry_after(self.claim)
             )
             raise self._refused(RefusalReason.OVERLOADED, error)
         if self.claim.wait_timeout is not None:

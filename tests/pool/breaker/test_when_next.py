@@ -14,7 +14,7 @@ from cenote import (
     ServiceUnavailableError,
 )
 from cenote.testing import advance
-from tests.support.kit import Thing, outcome, raising
+from tests.support.kit import FakeService, Thing, outcome, raising
 
 
 @pytest.fixture
@@ -40,6 +40,19 @@ async def test_the_error_says_when_a_probe_may_pass(make_pool, still):
     with pytest.raises(ServiceUnavailableError, match=r"Try again in 5\.0 s") as caught:
         await pool.acquire()
     assert caught.value.retry_after == pytest.approx(5.0)
+
+
+@pytest.mark.virtual_time
+async def test_beside_a_probe_the_time_is_not_named(make_pool, still):
+    """'Try again in 0.0 s' would be no help: when the probe is back, nobody knows."""
+    service = FakeService("sync fails")
+    pool = make_pool(**service.hooks(), strategy=ConsecutiveFailures(1, recovery_timeout=8.0))
+    await outcome(pool.acquire())
+    service.heal()
+    await asyncio.sleep(8)
+    async with pool.acquire():
+        with pytest.raises(ServiceUnavailableError, match="is taken.*Try again later"):
+            await pool.acquire()
 
 
 async def test_without_a_strategy_nothing_is_known(make_pool):

@@ -369,6 +369,7 @@ async def test_stats_of_a_lane_count_every_end(make_pool):
     assert isinstance(timed.exception(), cenote.AcquireTimeoutError)
     assert (stats.acquired, stats.timeouts, stats.cancelled) == (1, 1, 1)
     assert stats.refused == {"overloaded": 1}
+    assert stats.refused["shed"] == 0  # nobody was
     assert stats.begun == 4
     assert (stats.name, stats.max_size, stats.priority) == ("batch", 1, -1)
     assert (stats.active, stats.waiting, stats.oldest_wait) == (0, 0, 0.0)

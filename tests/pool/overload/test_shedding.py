@@ -242,6 +242,29 @@ async def test_retry_after_grows_with_the_queue(make_pool):
 async def test_retry_after_is_at_least_the_interval(make_pool):
     """By then it is known whether the pool is overloaded still."""
     pool = make_pool(object, max_size=10, queue_target=0.1, queue_interval=4.0)
-    assert pool._engine.claims.retry_after() == 4.0
-    pool.release(await pool.acquire())  # at once: the queue alone would say nothing
-    assert pool._engine.claims.retry_after() == 4.0
+    held = await take_all(pool, 10)
+    with pytest.raises(cenote.AcquireTimeoutError) as caught:
+        await pool.acquire(timeout=0)
+    assert caught.value.retry_after == 4.0
+    await give_all(pool, held)
+    held = await take_all(pool, 10)
+    with pytest.raises(cenote.AcquireTimeoutError) as caught:  # the queue alone would say: at once
+        await pool.acquire(timeout=0)
+    assert caught.value.retry_after == 4.0
+    await give_all(pool, held)
+
+
+async def test_retry_after_of_a_full_lane_is_its_own(make_pool):
+    pool = make_pool(Thing, max_size=10)
+    batch = pool.lane("batch", max_size=1)
+    held = await batch.acquire()
+    await advance(4)
+    pool.release(held)
+    held = await batch.acquire()
+    waiter = acquiring(batch)
+    await settle()
+    with pytest.raises(cenote.AcquireTimeoutError) as caught:
+        await batch.acquire(timeout=0)
+    assert caught.value.retry_after == 8.0  # one waits already, and one is out at a time
+    pool.release(held)
+    pool.release(await waiter)
