@@ -177,7 +177,7 @@ def unavailable(
         what = state if since is None else f"{state} for {seconds(since)}"
     text = f"{label(name)}: the service is unavailable (circuit breaker {what})"
     if last is not None:
-        text += f"; last failure: {last}"
+        text += f"; last failure: {last.removesuffix('.')}"
     when = "later" if not retry_after else f"in {seconds(retry_after)}"
     return ServiceUnavailableError(
         f"{text}. Try again {when}; pool.recover() or pool.activate() lets acquires pass at once.",
@@ -215,6 +215,11 @@ def elsewhere(name: str | None, *, other_thread: bool, loop_closed: bool) -> Run
 
 def rejected(name: str | None, hook: str) -> PoolError:
     return PoolError(f"{label(name)}: {hook} rejected the resource (it returned False)")
+
+
+def found_unusable(name: str | None, word: str) -> PoolError:
+    """Return the error of a hook that returned False, for those who know it by this word only."""
+    return PoolError(f"{label(name)}: {word} found it unusable")
 
 
 def hook_timeout(name: str | None, hook: str, limit: float, word: str) -> HookTimeoutError:

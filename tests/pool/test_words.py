@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
+from cenote.pool.words import Words
 from cenote.testing import advance
-from tests.support.kit import STYLES, Thing, outcome, raising, styled
+from tests.support.kit import STYLES, RecordingStrategy, Thing, outcome, raising, styled
 
 styles = pytest.mark.parametrize("style", STYLES)
 
@@ -25,6 +26,29 @@ async def test_a_hook_that_failed_is_one_line(make_pool, caplog, style):
     )
     assert (record.exc_info, record.exc_text) == (None, None)
     assert record.cenote_error == "OSError"
+
+
+@styles
+async def test_who_knows_no_hooks_reads_of_none(make_pool, caplog, style):
+    answers = iter([False, OSError("reset")])
+
+    def check(thing):
+        answer = next(answers)
+        if answer is not False:
+            raise answer
+        return answer
+
+    listener = RecordingStrategy()
+    pool = make_pool(Thing, before_release=styled(style, check), strategy=listener, name="shop")
+    pool._word(Words(before_release="the reset of a connection", resource="connection"))
+    for _ in range(2):
+        await pool.release(await pool.acquire())
+    assert str(listener.reports[0]) == "pool 'shop': the reset of a connection found it unusable"
+    assert (
+        only(caplog, "reset")
+        .getMessage()
+        .endswith("the reset of a connection failed: OSError: reset; the connection is destroyed")
+    )
 
 
 @styles

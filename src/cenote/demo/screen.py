@@ -42,7 +42,7 @@ class Tally:
         self.tells_replaced: bool = True  # False: the act sums them up itself
         self._replaced = 0  # replaced since that was last shown
         self._replaced_told = 0.0
-        self._seconds: deque[tuple[float, int]] = deque()  # of the last second: when, served
+        self._seconds = deque([(0.0, 0)])  # of the last second: when, and how many were served
         self._held_told = 0.0
 
     def hear(self, event: PoolEvent) -> None:

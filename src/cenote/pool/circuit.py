@@ -184,7 +184,9 @@ class Circuit:
             return  # a cancellation says nothing about the backend
         if probe is not None and not engine.core.reports(probe):
             return
-        self.failure = explained(error)
+        # What was in use when the breaker opened fails as well, and is not why it is open.
+        if probe is None or engine.core.circuit is not CircuitState.INACTIVE or not self.failure:
+            self.failure = explained(error)
         self._failures += 1
         strategy = engine.strategy
         if strategy is None:

@@ -317,8 +317,11 @@ class Hooks:
     def explain(self, hook: str, error: BaseException | None) -> BaseException:
         """The error of a rejection; one that the hook has raised is logged."""
         engine = self._engine
-        if error is None:
-            return messages.rejected(engine.name, engine.words.of(hook))
         what = engine.words.of(hook)
-        engine.signals.explain(WARNING, error, "the resource is destroyed", what=what)
+        if error is None and what != hook:
+            return messages.found_unusable(engine.name, what)
+        if error is None:
+            return messages.rejected(engine.name, hook)
+        follows = f"the {engine.words.resource} is destroyed"
+        engine.signals.explain(WARNING, error, follows, what=what)
         return error

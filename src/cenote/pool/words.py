@@ -1,4 +1,4 @@
-"""What messages call the hooks of a pool."""
+"""What messages call the hooks and the resources of a pool."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Words:
     healthcheck: str | None = None
     before_acquire: str | None = None
     before_release: str | None = None
+    resource: str = "resource"
 
     def of(self, hook: str, default: str | None = None) -> str:
         """Return the word for this hook; without one the default, or else its name."""

@@ -53,6 +53,7 @@ def words_for(target: Target) -> Words:
         healthcheck="the ping of an idle connection",
         before_acquire="the check of an idle connection",
         before_release="the reset of a connection",
+        resource="connection",
     )
 
 

@@ -42,6 +42,16 @@ async def test_the_error_says_when_a_probe_may_pass(make_pool, still):
     assert caught.value.retry_after == pytest.approx(5.0)
 
 
+async def test_leases_that_fail_after_it_opened_are_not_the_cause(make_pool):
+    pool = make_pool(Thing, strategy=ConsecutiveFailures(1))
+    first, second = await pool.acquire(), await pool.acquire()
+    pool.discard(first, OSError("the server went away."))
+    pool.discard(second, OSError("interrupted"))
+    with pytest.raises(ServiceUnavailableError) as caught:
+        await pool.acquire()
+    assert "last failure: OSError: the server went away. Try again in" in str(caught.value)
+
+
 @pytest.mark.virtual_time
 async def test_beside_a_probe_the_time_is_not_named(make_pool, still):
     """'Try again in 0.0 s' would be no help: when the probe is back, nobody knows."""
@@ -51,7 +61,7 @@ async def test_beside_a_probe_the_time_is_not_named(make_pool, still):
     service.heal()
     await asyncio.sleep(8)
     async with pool.acquire():
-        with pytest.raises(ServiceUnavailableError, match="is taken.*Try again later"):
+        with pytest.raises(ServiceUnavailableError, match=r"is taken.*Try again later"):
             await pool.acquire()
 
 

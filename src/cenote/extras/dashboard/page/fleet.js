@@ -81,7 +81,7 @@ function drawFleetCard(node, fleet, current) {
   drawFleetPill(node.pill, fleet);
   const width = `${Math.min(100, (sums.need / fleet.budget) * 100).toFixed(1)}%`;
   if (node.used.shownWidth !== width) node.used.style.width = node.used.shownWidth = width;
-  setText(node.words, fleet.problem === null ? `${number(sums.need)} of ${number(fleet.budget)} needed` : '');
+  setText(node.words, fleet.problem === null ? `${number(sums.need)} needed of ${number(fleet.budget)}` : '');
   setText(node.rate, fleet.problem === null ? several(sums.processes.length, 'process', 'processes') : '');
 }
 
