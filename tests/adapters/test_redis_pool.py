@@ -220,12 +220,34 @@ async def test_options_of_cenote_come_by_one_keyword(redis_server: RedisServer) 
         ({"max_size": 3}, "give redis-py's max_connections"),
         ({"acquire_timeout": 3}, "give redis-py's timeout"),
         ({"max_idel": 3}, "did you mean max_idle"),
+        ({"destructor": print}, "cenote_options has no option 'destructor'"),
         (["name"], "must be a mapping"),
     ],
 )
 def test_option_that_is_wrong_is_named(options: Any, error: str) -> None:
     with pytest.raises(TypeError, match=error):
         ConnectionPool(cenote_options=options)
+
+
+def test_minimum_is_bounded_by_the_most_connections() -> None:
+    enough: cenote.options.CommonOptions = {"min_size": 20}
+    assert ConnectionPool(max_connections=20, cenote_options=enough).pool.min_size == 20
+    with pytest.raises(ValueError, match=r"min_size must be max_connections \(5\) at most, not 20"):
+        ConnectionPool(max_connections=5, cenote_options=enough)
+
+
+def test_timeout_that_is_no_number_is_refused() -> None:
+    wrong: Any = "3"
+    with pytest.raises(TypeError, match="timeout must be a number, not str"):
+        BlockingConnectionPool(timeout=wrong)
+
+
+async def test_timeout_below_zero_never_queues(redis_server: RedisServer) -> None:
+    async with blocking(redis_server.url, max_connections=1, timeout=-1) as (client, pool):
+        held = await pool.get_connection()
+        with pytest.raises(ConnectionError, match="No connection available"):
+            await client.ping()
+        await pool.release(held)
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,8 @@ async def test_every_engine_has_a_pool_of_its_own(make_engine: MakeEngine) -> No
         ({"destructor": print}, TypeError, "cenote_options has no option 'destructor'"),
         ({"min_siz": 3}, TypeError, "min_size"),
         ({"min_size": 6}, ValueError, "min_size must be pool_size .5. at most, not 6"),
+        ({"max_idle": -1}, ValueError, "max_idle must be 0 or more seconds"),
+        ({"strategy": cenote.ConsecutiveFailures}, TypeError, "write strategy="),
         ("name", TypeError, "cenote_options must be a mapping"),
     ],
 )
@@ -299,6 +301,35 @@ def test_wrong_options_are_refused_with_the_right_one(
         create_async_engine(
             "sqlite+aiosqlite:///x.db", poolclass=CenotePool, cenote_options=options
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"pool_size": -1}, ValueError, "pool_size must be 0 or more, not -1"),
+        ({"pool_size": "5"}, TypeError, "pool_size must be a whole number, not str"),
+        ({"max_overflow": None}, TypeError, "max_overflow must be a whole number"),
+        ({"pool_timeout": "5"}, TypeError, "pool_timeout must be a number, not str"),
+    ],
+)
+def test_wrong_sizes_are_refused_with_the_engine(
+    make_engine: MakeEngine, options: Any, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        make_engine(**options)
+
+
+async def test_timeout_below_zero_never_queues(make_engine: MakeEngine) -> None:
+    engine = make_engine(pool_size=1, max_overflow=0, pool_timeout=-1)
+    async with engine.connect():
+        with pytest.raises(exc.TimeoutError):
+            await engine.connect()
+    await engine.dispose()
+
+
+def test_engines_without_asyncio_refuse_the_pool() -> None:
+    with pytest.raises(exc.ArgumentError, match="CenotePool cannot be used with non-asyncio"):
+        sa.create_engine("sqlite:///x.db", poolclass=CenotePool)
 
 
 async def test_engine_does_not_connect_in_the_context_of_a_request(

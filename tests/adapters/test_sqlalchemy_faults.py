@@ -3,6 +3,7 @@ with `CenotePool`."""
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from sqlalchemy import exc, make_url, text
+from sqlalchemy import event, exc, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 import cenote
@@ -29,6 +30,14 @@ async def write_two(engine: Any, number: int) -> None:
     async with AsyncSession(engine) as session, session.begin():
         await session.execute(text("insert into faults values (:n)"), {"n": number})
         await session.execute(text("insert into faults values (:n)"), {"n": number})
+
+
+async def interrupted(number: int, work: Coroutine[Any, Any, None]) -> bool:
+    """Cancel it at its nth suspension; return whether it came so far."""
+    task = asyncio.create_task(cancelled_at(number, work))
+    (outcome,) = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError | bool), outcome
+    return outcome is not False
 
 
 @asynccontextmanager
@@ -50,19 +59,64 @@ async def test_cancelled_at_every_suspension_nothing_is_left(
         for number in range(1, 1000):
             if not warm:
                 await engine.dispose()
-            task = asyncio.create_task(cancelled_at(number, write_two(engine, number)))
-            (outcome,) = await asyncio.gather(task, return_exceptions=True)
-            assert outcome is False or isinstance(outcome, asyncio.CancelledError | bool)
+            goes_on = await interrupted(number, write_two(engine, number))
             async with engine.connect() as connection:
                 query = text("select count(*) from faults where n = :n")
                 assert await connection.scalar(query, {"n": number}) in (0, 2)
             assert engine.pool.pool.active_count == 0
-            if outcome is False:
+            if not goes_on:
                 break
     assert number > 3
     inner = engine.pool.pool
     await engine.dispose()
     check_ledger(inner)
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_cancelled_replacement_of_the_dead_frees_its_place(
+    make_engine: MakeEngine, postgres_server: PostgresServer, driver: str
+) -> None:
+    async def ask() -> None:
+        async with engine.connect() as connection:
+            await connection.scalar(text("select 1"))
+
+    expect_fault("unexpected connection_lost() call")
+    with FaultProxy(postgres_server.host, postgres_server.port) as proxy:
+        url = through(postgres_server, proxy, driver)
+        engine = make_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        number, goes_on = 0, True
+        while goes_on:
+            async with asyncio.timeout(WAIT):
+                await ask()
+            proxy.reset()
+            number += 1
+            goes_on = await interrupted(number, ask())
+            assert engine.pool.pool.active_count == 0
+        assert number > 3
+        inner = engine.pool.pool
+        await engine.dispose()
+        check_ledger(inner)
+
+
+async def test_raising_listener_of_invalidate_frees_the_place(
+    make_engine: MakeEngine, postgres_server: PostgresServer
+) -> None:
+    def listener(*_: Any) -> None:
+        raise ValueError("listener")
+
+    with FaultProxy(postgres_server.host, postgres_server.port) as proxy:
+        url = through(postgres_server, proxy)
+        engine = make_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        event.listen(engine.sync_engine, "invalidate", listener)
+        async with engine.connect():
+            pass
+        proxy.reset()
+        with pytest.raises(ValueError, match="listener"):
+            await engine.connect()
+        assert engine.pool.pool.active_count == 0
+        async with asyncio.timeout(WAIT), engine.connect() as connection:
+            assert await connection.scalar(text("select 1")) == 1
+        await engine.dispose()
 
 
 async def test_cancelled_connect_goes_on_for_the_next(
@@ -179,8 +233,20 @@ def test_engine_of_a_module_works_in_loop_after_loop(
         asyncio.run(use())
 
 
-def through(server: PostgresServer, proxy: FaultProxy) -> str:
+def expect_fault(text: str) -> None:
+    """Let the loop report this: asyncpg leaves it behind when SQLAlchemy cuts off its close."""
+    loop = asyncio.get_running_loop()
+    report: Any = loop.get_exception_handler()
+
+    def note(loop: asyncio.AbstractEventLoop, fault: dict[str, Any]) -> None:
+        if str(fault.get("exception")) != text:
+            report(loop, fault)
+
+    loop.set_exception_handler(note)
+
+
+def through(server: PostgresServer, proxy: FaultProxy, driver: str = "asyncpg") -> str:
     url = make_url(server.tcp_url()).set(
-        drivername="postgresql+asyncpg", host=proxy.host, port=proxy.port
+        drivername=f"postgresql+{driver}", host=proxy.host, port=proxy.port
     )
     return url.render_as_string(hide_password=False)

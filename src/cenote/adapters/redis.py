@@ -24,7 +24,7 @@ from ..errors import (
     PoolError,
     PoolOverloadedError,
 )
-from ..options import CommonOptions, Settings
+from ..options import CommonOptions, number
 from ..pool import Pool
 from .cenote_options import check_cenote_options
 from .lanes import PoolLane, PoolLanes
@@ -92,13 +92,20 @@ class ConnectionPool(RedisConnectionPool):
     def __init__(
         self, *args: Any, cenote_options: CommonOptions | None = None, **kwargs: Any
     ) -> None:
-        self._cenote_options = _check_options(cenote_options)
         self._current: Pool[AbstractConnection] | None = None
         self._used_in: asyncio.AbstractEventLoop | None = None  # the loop of the current pool
         self._lanes: PoolLanes | None = None
         self._connecting: set[AbstractConnection] = set()
         self._unauthenticated: set[AbstractConnection] = set()  # idle ones, for a newer token
         super().__init__(*args, **kwargs)
+        if self.timeout is not None:
+            number("timeout", self.timeout)
+        self._cenote_options = check_cenote_options(
+            cenote_options,
+            _SAID_BY_REDIS,
+            "redis-py's {}",
+            limit=("max_connections", self.max_connections),
+        )
 
     @property
     def pool(self) -> Pool[AbstractConnection]:
@@ -200,11 +207,14 @@ class ConnectionPool(RedisConnectionPool):
         The arguments are what redis-py gave its pools before 5.3; nothing depends on them.
         """
         began = time.monotonic()
+        wait = self.timeout
+        if wait is not None and wait < 0.0:
+            wait = 0.0
         while True:
             pool = self._here()
             try:
                 from_ = pool if self._lanes is None else self._lanes.entered()
-                connection = await from_.acquire(wait_timeout=self.timeout, scoped=True)
+                connection = await from_.acquire(wait_timeout=wait, scoped=True)
                 break
             except PoolError as error:
                 if isinstance(error, PoolClosedError) and pool is not self._current:
@@ -481,10 +491,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _check_options(given: CommonOptions | None) -> dict[str, Any]:
-    found = check_cenote_options(given, _SAID_BY_REDIS, "redis-py's {}")
-    if found:
-        Settings.check(_ping, found)
-    return found

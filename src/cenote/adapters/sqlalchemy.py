@@ -16,7 +16,7 @@ try:
     import sqlalchemy
     from sqlalchemy import exc, log
     from sqlalchemy import util as sqlalchemy_util
-    from sqlalchemy.pool import ConnectionPoolEntry
+    from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
     from sqlalchemy.pool import Pool as SQLAlchemyPool
     from sqlalchemy.util import concurrency
 except ImportError as _error:
@@ -28,7 +28,7 @@ except ImportError as _error:
 from ..drivers.library import Library
 from ..errors import AcquireTimeoutError, PoolClosedError, PoolOverloadedError
 from ..hooks import RETIRE
-from ..options import CommonOptions, unknown
+from ..options import MOST, CommonOptions, number, whole
 from ..pool import Pool
 from .cenote_options import check_cenote_options
 from .lanes import PoolLane, PoolLanes
@@ -67,6 +67,7 @@ class Record(Protocol):
     home: Pool[Any]
     loop: asyncio.AbstractEventLoop
     lost_by: BaseException | None
+    owned: bool
 
     def close(self) -> None: ...
 
@@ -77,14 +78,22 @@ class _Record(_base._ConnectionRecord):  # type: ignore[misc, name-defined]
     home: Pool[Any]  # from which it was acquired
     loop: asyncio.AbstractEventLoop  # of that pool
     lost_by: BaseException | None = None
+    owned: bool = False  # somebody will give it back, whatever happens; not yet while it is taken
 
     def invalidate(self, e: BaseException | None = None, soft: bool = False) -> None:
         if not soft:
             self.lost_by = e
-        super().invalidate(e, soft)
+        try:
+            super().invalidate(e, soft)
+        except BaseException:
+            # SQLAlchemy forgets a place whose dead connection it was replacing.
+            if not self.owned:
+                self.checkin()
+            raise
 
     def _checkin_failed(self, err: BaseException, _fairy_was_created: bool = True) -> None:
         self.lost_by = err
+        self.owned = True
         super()._checkin_failed(err, _fairy_was_created)
 
 
@@ -124,11 +133,18 @@ class CenotePool(SQLAlchemyPool):
         **kw: Any,
     ) -> None:
         super().__init__(creator, **kw)
-        self._size = pool_size
-        self._max_overflow = -1 if pool_size == 0 else max_overflow
+        self._size = whole("pool_size", pool_size, least=0)
+        overflow = whole("max_overflow", max_overflow, least=-MOST)
+        self._max_overflow = overflow if self._size else -1
         self._timeout = timeout
+        self._wait = None if timeout is None else max(0.0, number("pool_timeout", timeout))
         self._use_lifo = use_lifo
-        self._cenote_options = _check_options(cenote_options, pool_size)
+        self._cenote_options = check_cenote_options(
+            cenote_options,
+            SAID_BY_SQLALCHEMY,
+            "SQLAlchemy's {}",
+            limit=("pool_size", self._size or UNLIMITED),
+        )
         self._current: Pool[Record] | None = None
         self._lanes: PoolLanes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # in which it was last used
@@ -157,7 +173,7 @@ class CenotePool(SQLAlchemyPool):
         of_dialect = (getattr(dialect, "name", None), getattr(dialect, "driver", None))
         options: dict[str, Any] = {
             "max_size": UNLIMITED if self._max_overflow < 0 else self._size + self._max_overflow,
-            "lifo": self._use_lifo,
+            "lifo": bool(self._use_lifo),
             "name": self._orig_logging_name or "+".join(filter(None, of_dialect)) or "sqlalchemy",
             **self._cenote_options,
         }
@@ -185,6 +201,12 @@ class CenotePool(SQLAlchemyPool):
 
     # -- what SQLAlchemy calls ---------------------------------------------------------------------
 
+    def connect(self) -> PoolProxiedConnection:
+        """Return a connection, which gives its place back when it is closed."""
+        taken: Any = super().connect()
+        taken._connection_record.owned = True
+        return cast(PoolProxiedConnection, taken)
+
     def _do_get(self) -> ConnectionPoolEntry:
         record: ConnectionPoolEntry = await_only(self._acquire())
         return record
@@ -195,7 +217,7 @@ class CenotePool(SQLAlchemyPool):
             pool = self.pool
             try:
                 place = pool if self._lanes is None else self._lanes.entered()
-                record = await place.acquire(wait_timeout=self._timeout, scoped=True)
+                record = await place.acquire(wait_timeout=self._wait, scoped=True)
             except PoolClosedError:
                 if pool is self._current:
                     raise
@@ -207,6 +229,7 @@ class CenotePool(SQLAlchemyPool):
                     code="3o7r",
                 ) from error
             record.home, record.loop = pool, asyncio.get_running_loop()
+            record.owned = False
             return record
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -314,16 +337,6 @@ class CenotePool(SQLAlchemyPool):
     def overflow(self) -> int:
         """Return how many connections exist above `pool_size`; negative if there are fewer."""
         return self.checkedin() + self.checkedout() - self._size if self._size else 0
-
-
-def _check_options(given: CommonOptions | None, pool_size: int) -> dict[str, Any]:
-    found = check_cenote_options(given, SAID_BY_SQLALCHEMY, "SQLAlchemy's {}")
-    if strange := found.keys() - CommonOptions.__annotations__.keys():
-        raise unknown("cenote_options", sorted(strange), list(CommonOptions.__annotations__))
-    min_size = found.get("min_size", 0)
-    if pool_size and min_size > pool_size:
-        raise ValueError(f"min_size must be pool_size ({pool_size}) at most, not {min_size}")
-    return found
 
 
 async def _close(record: Record) -> None:

@@ -94,7 +94,9 @@ class Pool(BasePool):
             self._connect = partial(_connect_watched, self._connect)
         self._lanes: PoolLanes | None = None
         self._free: list[ConnectionHolder] = []  # without a connection
-        given = _check_options(cenote_options)
+        given = check_cenote_options(
+            cenote_options, SAID_BY_ASYNCPG, "{}= itself", limit=("max_size", self._maxsize)
+        )
         chosen: dict[str, Any] = {
             "lifo": True,
             "name": "asyncpg",
@@ -436,12 +438,3 @@ def _check_reset(value: Any) -> str:
             f"not {nearest(value, RESETS)}"
         )
     return value
-
-
-def _check_options(given: CommonOptions | None) -> dict[str, Any]:
-    found = check_cenote_options(given, SAID_BY_ASYNCPG, "{}= itself")
-    known = [*CommonOptions.__annotations__]
-    for name in found:
-        if name not in known:
-            raise TypeError(f"cenote_options has no option {nearest(name, known)}")
-    return found
