@@ -221,7 +221,7 @@ class TimeLimit:
         fate = "the server has stopped it, and the connection was kept"
         if self._inside and not connection.in_transaction:
             fate += "; the transaction is over"
-        elif self._inside and connection.aborts:
+        elif self._inside and connection.aborts and not connection.underway:
             fate += "; the transaction has to be rolled back, or back to a savepoint"
         elif self._inside:
             fate += ", as was the transaction"

@@ -39,7 +39,8 @@ class TextVerbs(ABC):
 
         Args:
             timeout: How long it may take, in seconds, with the wait for a connection or for its
-                turn. Past it the server is told to stop, and `StatementTimeoutError` is raised.
+                turn. Past it the server is told to stop, and `StatementTimeoutError` is raised; or
+                `AcquireTimeoutError`, if there was no connection by then.
         """
         return await self._run("execute", sql, parameters, timeout)  # type: ignore[no-any-return]
 

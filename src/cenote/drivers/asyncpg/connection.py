@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count as counter
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from ..postgresql import (
 )
 from . import private
 from .private import Connection
+from .replies import Replies
 from .values import KNOWN, parameters
 
 (BEGIN,) = POSTGRESQL.begin(None, False)
@@ -120,7 +121,16 @@ class AsyncpgConnection(DriverConnection):
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         rows = [*map(self.values, arguments)]
-        await self.raw.executemany(text, rows)  # atomic by itself
+        await self.run_series(rows, lambda: self.raw.executemany(text, rows))
+
+    async def run_series(self, rows: Sequence[Any], send: Callable[[], Awaitable[object]]) -> None:
+        """Send these rows: all or none. Outside a transaction that is so by itself."""
+
+        async def counted() -> None:
+            with Replies(self.raw, len(rows)):
+                await send()
+
+        await (self.atomically(counted) if self.in_transaction else counted())
 
     async def stream(
         self, text: str, arguments: Arguments, keyword: str, *, alone: bool
@@ -294,7 +304,8 @@ class AsyncpgPrepared(Prepared):
         return self._run("fetchval", *(self.connection.values(arguments) if arguments else ()))
 
     async def execute_many(self, arguments: Sequence[Any]) -> None:
-        await self._run("executemany", [*map(self.connection.values, arguments)])
+        rows = [*map(self.connection.values, arguments)]
+        await self.connection.run_series(rows, lambda: self._run("executemany", rows))
 
     async def close(self) -> None:
         self.statement = None  # asyncpg keeps it in its cache, or closes it with the next message

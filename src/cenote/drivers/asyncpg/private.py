@@ -245,6 +245,11 @@ def is_in_transaction(connection: Any) -> bool:
     return protocol is not None and protocol.is_in_transaction()
 
 
+def ends(raw: Any) -> tuple[Any, Any]:
+    """The transport and asyncpg's protocol; None and None once it is closed."""
+    return (None, None) if is_dead(raw) else (raw._transport, raw._protocol)
+
+
 def command(raw: Any, text: str) -> Any:
     """Run a text without parameters; gives what the server answered to the last of it."""
     if type(raw) is not Connection or raw._query_loggers or is_dead(raw):

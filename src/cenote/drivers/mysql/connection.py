@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from logging import DEBUG
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from ...log import log
 from ...sql.dialects import MYSQL, Dialect
 from ...sql.driver import Arguments, Collected, DriverConnection, Prepared, RowCursor
 from ...sql.notes import note_row, of_values
@@ -33,6 +35,11 @@ MOST_MARKS = 65_535  # in a prepared statement
 
 WAITING = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "DO"})
 CHANGING = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
+INSERTING = re.compile(r"\s*(?:insert|replace)\b", re.IGNORECASE)
+AT_ROW = re.compile(r" at row ([0-9]+)\b")  # says MySQL of a value that does not fit
+ASK_ROW = (
+    "BEGIN NOT ATOMIC DECLARE n INT; GET DIAGNOSTICS CONDITION 1 n = ROW_NUMBER; SELECT n; END"
+)
 RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
 # INSERT with nothing but placeholders as its values, of which there may be several lists.
 INSERT_VALUES = re.compile(
@@ -245,8 +252,26 @@ class MysqlConnection(DriverConnection):
                 await self._run(text, values)
         except errors.MySQLError as error:
             if of_values(error):
+                failed = await self._failed_row(text, error) if last > at else None
+                if failed is not None:
+                    at = last = start + failed
                 note_row(error, at, last)
             raise
+
+    async def _failed_row(self, text: str, error: errors.MySQLError) -> int | None:
+        """Which of the rows of an INSERT that were sent at once has failed, if the server knows. Of
+        UPDATE and DELETE it would count the rows of the table."""
+        if not INSERTING.match(text):
+            return None
+        number = None
+        if self.raw.has_bulk:
+            try:
+                ((number,),) = (await self.raw.run(ASK_ROW)).rows
+            except errors.MySQLError as refused:  # before MariaDB 10.7
+                log(DEBUG, "the row that failed is not known: %r", refused)
+        elif (said := AT_ROW.search(str(error))) is not None:
+            number = int(said[1])
+        return number - 1 if number else None
 
     async def _run_at_once(self, text: str, rows: Sequence[Any]) -> bool:
         """False: it is not possible, and nothing was done."""
