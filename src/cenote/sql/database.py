@@ -21,12 +21,12 @@ from .checks import ask_password, check_connect_args, check_password, check_pool
 from .connection_block import ConnectionBlock
 from .dialects import Isolation
 from .disconnects import know
-from .driver import Arguments, ConnectConfig, DriverConnection
+from .driver import ConnectConfig, DriverConnection
 from .lanes import DatabaseLane, DatabaseLanes
 from .listen import Listener, new_listener
 from .loading import fresh, load
 from .loop_databases import LoopDatabases
-from .parsing.statements import ParsedStatement, StatementCache
+from .parsing.statements import ParsedStatement, StatementCache, is_long
 from .per_loop import LoopDatabase
 from .prepared import Statement, prepare
 from .session import Session
@@ -117,24 +117,39 @@ class Database(TextVerbs):
     async def prepare(self, sql: str, *, timeout: float | None = None) -> Statement:
         """Prepare a statement on the task's connection, which is pinned until it is closed.
         `timeout` bounds the preparation, and not the statement."""
-        parsed, loop_db = self._parse(sql), self._loop_databases.here()
+        parsed, loop_db = await self._analyse(sql, {}), self._loop_databases.here()
         limit = limit_of(loop_db, parsed, timeout, gives="statement")
         return await prepare(await loop_db.bound_session(limit=limit), parsed, limit=limit)
 
     def _parse(self, sql: str) -> ParsedStatement:
         return self._statement_cache[sql]  # analyses what is new
 
+    def _analyse(self, sql: str, parameters: Any) -> Awaitable[ParsedStatement]:
+        return self._statement_cache.analyse(sql, parameters)
+
     def _run(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Awaitable[Any]:
         loop_databases = self._loop_databases
         loop_db = loop_databases.get(running_loop())  # type: ignore[arg-type]
         if loop_db is None or loop_databases.closed:
             loop_db = loop_databases.here()
-        parsed = self._statement_cache[sql]
+        parsed = self._known(sql)
+        if parsed is None:
+            if is_long(sql):
+                return self._run_long(method, sql, parameters, timeout)
+            parsed = self._statement_cache[sql]
         if timeout is None:
             work = loop_db.run(method, parsed, parameters)
         else:
             work = loop_db.run_within(timeout, method, parsed, parameters)
         return loop_db.observed(parsed.keyword, parsed.text, work) if self._observers else work
+
+    async def _run_long(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Any:
+        parsed, loop_db = await self._analyse(sql, parameters), self._loop_databases.here()
+        if timeout is None:
+            work = loop_db.run(method, parsed, parameters)
+        else:
+            work = loop_db.run_within(timeout, method, parsed, parameters)
+        return await loop_db.observed(parsed.keyword, parsed.text, work)
 
     async def _run_many(
         self, parsed: ParsedStatement, text: str, rows: list[Any], timeout: float | None
@@ -149,9 +164,9 @@ class Database(TextVerbs):
 
     def _stream(
         self,
-        parsed: ParsedStatement,
+        parsed: ParsedStatement | None,
         text: str,
-        arguments: Arguments,
+        arguments: Any,
         into: Any,
         timeout: float | None,
     ) -> Stream[Any]:
@@ -383,6 +398,8 @@ class Database(TextVerbs):
 
     def _forget_statements(self) -> None:
         self._statement_cache = StatementCache(self._driver)
+        # What is known of a text that was analysed before, or None.
+        self._known: Callable[[str], ParsedStatement | None] = self._statement_cache.get
 
     def _note_connection(self) -> None:
         """A first connection is made: it is too late to register functions."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from ..errors import PoolError, StatementTimeoutError
 from ..options import duration
 from .admission import require_connection
-from .driver import Arguments
 from .into import check_into, convert_all
 from .parsing.statements import ParsedStatement
 from .pins import Pin, close_pin, close_pin_later, drop_pin
@@ -52,9 +51,9 @@ class Stream(Generic[T]):
     def __init__(
         self,
         database: Database,
-        parsed: ParsedStatement,
+        parsed: ParsedStatement | None,
         text: str,
-        arguments: Arguments,
+        arguments: Any,
         owner: AnyTransaction | None = None,
         into: Callable[..., T] | None = None,
         timeout: float | None = None,
@@ -67,7 +66,8 @@ class Stream(Generic[T]):
             duration("timeout", timeout)
         self._database = database
         self._into = into
-        self._parsed = parsed
+        # None: it is a long text, which is analysed when the stream starts.
+        self._parsed: Any = parsed
         self._text = text
         self._arguments = arguments
         self._owner = owner
@@ -97,6 +97,8 @@ class Stream(Generic[T]):
 
     async def _read(self) -> bool:
         """Fetch the next rows; return whether there were any, and close the stream if not."""
+        if self._parsed is None:
+            await self._analyse()
         limit = None
         if self._timeout is not None:
             limit = TimeLimit(
@@ -130,6 +132,15 @@ class Stream(Generic[T]):
         self._rows += given
         self._rows.reverse()
         return True
+
+    async def _analyse(self) -> None:
+        try:
+            parsed = await self._database._analyse(self._text, self._arguments)
+            self._text, self._arguments = parsed.bind(self._arguments)
+        except BaseException:
+            self._over = True
+            raise
+        self._parsed = parsed
 
     async def aclose(self) -> None:
         """The end, reached or not; the connection goes back."""

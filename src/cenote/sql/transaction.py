@@ -17,9 +17,9 @@ from . import fastpath, messages
 from .admission import require_alive, require_connection
 from .checks import check_isolation
 from .dialects import Isolation
-from .driver import Arguments, DriverConnection
+from .driver import DriverConnection
 from .join import Join
-from .parsing.statements import ParsedStatement
+from .parsing.statements import ParsedStatement, is_long
 from .pins import Pin
 from .prepared import Statement, prepare
 from .scope import enter_scope, leave_scope
@@ -475,15 +475,24 @@ class Transaction(TextVerbs):
     async def prepare(self, sql: str, *, timeout: float | None = None) -> Statement:
         """A statement that stays prepared on the connection until it is closed. `timeout` bounds
         the preparation, and not the statement."""
-        session, parsed = self._open_session(), self._database._parse(sql)
+        self._open_session()
+        parsed = await self._analyse(sql, {})
+        session = self._open_session()
         limit = limit_of(session.loop_db, parsed, timeout, gives="statement")
         return await prepare(session, parsed, self, limit)
 
     def _parse(self, sql: str) -> ParsedStatement:
         return self._database._parse(sql)
 
+    def _analyse(self, sql: str, parameters: Any) -> Awaitable[ParsedStatement]:
+        return self._database._analyse(sql, parameters)
+
     def _run(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Awaitable[Any]:
-        parsed = self._database._parse(sql)
+        parsed = self._database._known(sql)
+        if parsed is None:
+            if is_long(sql):
+                return self._run_long(method, sql, parameters, timeout)
+            parsed = self._database._parse(sql)
         session = self._session
         if (
             timeout is None and session is not None and self.state is OPEN and parsed.only_data
@@ -493,6 +502,10 @@ class Transaction(TextVerbs):
             work = fastpath.run_statement(session, method, parsed, parameters)
             return session.loop_db.observed(parsed.keyword, parsed.text, work)
         return self._run_in_turn(method, parsed, parameters, timeout)
+
+    async def _run_long(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Any:
+        parsed = await self._analyse(sql, parameters)
+        return await self._run_in_turn(method, parsed, parameters, timeout)
 
     async def _run_in_turn(
         self, method: str, parsed: ParsedStatement, parameters: Any, timeout: float | None
@@ -519,9 +532,9 @@ class Transaction(TextVerbs):
 
     def _stream(
         self,
-        parsed: ParsedStatement,
+        parsed: ParsedStatement | None,
         text: str,
-        arguments: Arguments,
+        arguments: Any,
         into: Any,
         timeout: float | None,
     ) -> Stream[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from .driver import Arguments
 from .into import check_into, convert, convert_all
 from .notes import bind_rows, note_rows
-from .parsing.statements import ParsedStatement
+from .parsing.statements import ParsedStatement, is_long
 from .rows import Row
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class TextVerbs(ABC):
     ) -> None:
         """Run a statement once for each element of `parameters`: all of it or nothing. `timeout`
         is that of `execute()`, and bounds the whole."""
-        parsed = self._parse(sql)
+        parsed = await self._analyse(sql, first_of(parameters))
         await run_many(
             parsed.bind, parameters, lambda text, rows: self._run_many(parsed, text, rows, timeout)
         )
@@ -150,7 +150,8 @@ class TextVerbs(ABC):
         timeout: float | None = None,
     ) -> Stream[Row] | Stream[T]:
         """Return an async iterator that reads the rows piece by piece; it has `start()` and
-        `aclose()`.
+        `aclose()`. Parameters that do not fit raise here; if the text has more than 16,000
+        characters, when it starts.
 
         Args:
             into: That of `fetch_all()`.
@@ -158,12 +159,18 @@ class TextVerbs(ABC):
                 statement to its first rows, then each time that more are fetched. The time that
                 the rows are worked with does not count.
         """
+        if is_long(sql):
+            return self._stream(None, sql, parameters, into, timeout)
         parsed = self._parse(sql)
         return self._stream(parsed, *parsed.bind(parameters), into, timeout)
 
     @abstractmethod
     def _parse(self, sql: str) -> ParsedStatement:
-        """Look up the analysis of a text."""
+        """Look up the analysis of a text, or make it at once."""
+
+    @abstractmethod
+    def _analyse(self, sql: str, parameters: Any) -> Awaitable[ParsedStatement]:
+        """The same for parameters of this kind, in a thread if the text is long."""
 
     @abstractmethod
     def _run(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Awaitable[Any]:
@@ -178,13 +185,14 @@ class TextVerbs(ABC):
     @abstractmethod
     def _stream(
         self,
-        parsed: ParsedStatement,
+        parsed: ParsedStatement | None,
         text: str,
-        arguments: Arguments,
+        arguments: Any,
         into: Any,
         timeout: float | None,
     ) -> Stream[Any]:
-        """Make a stream of its rows."""
+        """Make a stream of its rows. Without `parsed` it analyses the text and binds the arguments
+        when it starts."""
 
 
 class PreparedVerbs(ABC):
@@ -344,6 +352,11 @@ async def run_many(
         if rows:
             note_rows(error, len(rows))
         raise
+
+
+def first_of(rows: Iterable[Any]) -> Any:
+    """One row of parameters, which shows of what kind they are; () if it cannot be seen yet."""
+    return rows[0] if isinstance(rows, list | tuple) and rows else ()
 
 
 def is_iterable(value: object) -> bool:

@@ -13,11 +13,14 @@ from ..driver import Arguments, Driver, DriverConnection
 from ..notes import note_missing
 from .placeholders import Template, compile_template
 from .session_rules import analyse
+from .thread import in_thread
 
 # What is kept for each database. Each has its text once more for each kind of parameters.
 REMEMBERED = 2048  # texts
 BUDGET = 4_000_000  # bytes of all these texts
 LONGEST = 500_000  # bytes of a text; a longer one is analysed each time
+
+LONG = 16_000  # characters; a longer text is analysed in a thread, as that takes milliseconds
 
 
 class ParsedStatement:
@@ -111,17 +114,23 @@ def without_rows(name: str) -> Any:
     return {"execute": 0, "fetch_all": []}.get(name)
 
 
+def is_long(text: object) -> bool:
+    """Whether the analysis of a text may take so long that the event loop should not wait."""
+    return isinstance(text, str) and len(text) > LONG
+
+
 class StatementCache(dict[str, ParsedStatement]):
     """The texts of one database that were analysed; the oldest give way to new ones. Looking up a
     text that is kept runs no Python code."""
 
-    __slots__ = ("_bytes", "_driver", "_lock")
+    __slots__ = ("_bytes", "_driver", "_lock", "_turn")
 
     def __init__(self, driver: Driver) -> None:
         super().__init__()
         self._driver = driver
         self._bytes = 0  # of all texts
         self._lock = Lock()  # a database may be used in several threads
+        self._turn = Lock()  # of the threads that analyse long texts
 
     def __missing__(self, text: str) -> ParsedStatement:
         parsed = ParsedStatement(self._driver, text)
@@ -129,6 +138,20 @@ class StatementCache(dict[str, ParsedStatement]):
             with self._lock:
                 self._keep(text, parsed)
         return parsed
+
+    async def analyse(self, text: str, parameters: Any) -> ParsedStatement:
+        """The analysis of a text for parameters of this kind; that of a long one is made in a
+        thread, so that the event loop goes on."""
+        if not is_long(text) or text in self:
+            return self[text]
+        return await in_thread(self._analyse_long, text, parameters)
+
+    def _analyse_long(self, text: str, parameters: Any) -> ParsedStatement:
+        with self._turn:  # another thread may have been at the same text
+            parsed = self[text]
+            if parameters is not None and not parsed.template(parameters).names:
+                parsed.template(())  # of a statement that is prepared, which may have either
+            return parsed
 
     def _keep(self, text: str, parsed: ParsedStatement) -> None:
         if text in self:
