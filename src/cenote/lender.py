@@ -23,6 +23,11 @@ class Loan(Protocol):
         has ended, and acquires wait until `resize()` gives new room."""
         ...
 
+    def begun(self) -> Future[None]:
+        """What `open()` waits for: it is done when the lender has said what the pool may have, or
+        that it cannot say so now. It must be done soon, with whatever lender."""
+        ...
+
     def sentence(self) -> str:
         """What a timeout error says of the capacity that was lent; empty for nothing."""
         ...

@@ -106,6 +106,11 @@ class MarkingLender:
     def audit_by(self, count):
         self.count = count
 
+    def begun(self):
+        begun = asyncio.get_running_loop().create_future()
+        begun.set_result(None)
+        return begun
+
     def may_open(self):
         return True
 

@@ -46,6 +46,42 @@ async def test_an_acquire_never_asks_the_ledger(world):
         assert world.log == []
 
 
+async def test_a_pool_that_is_open_has_something_lent(world):
+    async with world:
+        first, second = (world.process().pool(max_size=30) for _ in range(2))
+        await first.open()
+        assert first.max_size == 30
+        await second.open()  # it gets what was lent to the first
+        assert second.max_size >= 1
+        world.away = True
+        third = world.process().pool(max_size=30)
+        await third.open()
+        assert third.max_size == 30
+        world.away = False
+        await third.close()
+
+
+async def test_opening_waits_no_longer_than_a_beat_for_what_is_in_use(world):
+    async with world:
+        first, second = (world.process().pool(max_size=30) for _ in range(2))
+        load = Load(first, 30)
+        await advance(1)
+        began = now()
+        await second.open()
+        assert (second.max_size, now() - began <= 2.1) == (0, True)
+        await load.end()
+
+
+async def test_opening_ends_when_the_pool_is_closed(world):
+    async with world:
+        world.delay = lambda: 1000.0  # no answer
+        pool = world.process().pool(max_size=30)
+        opening = asyncio.create_task(pool.open())
+        await settle()
+        await pool.close()
+        await asyncio.wait([opening])
+
+
 async def test_two_busy_processes_share_the_budget(world):
     async with world:
         first, second = (world.process().pool(max_size=20) for _ in range(2))
@@ -406,7 +442,8 @@ async def test_a_timeout_of_a_paused_process_is_no_outage(world, caplog):
         process = world.process()
         pool = process.pool(max_size=10)
         world.delay = lambda: 3.0  # the answer comes after the beat,
-        await pool.open()
+        opening = asyncio.create_task(pool.open())
+        await settle()
         [loan] = process.loans
         loan._begin()
         loop = asyncio.get_running_loop()
@@ -418,16 +455,18 @@ async def test_a_timeout_of_a_paused_process_is_no_outage(world, caplog):
         assert caplog.records == []
         await advance(1)
         assert pool.max_size == 10
+        await opening
 
 
 async def test_a_sentence_for_each_state_of_the_lease(world):
     async with world:
         process = world.process(strict=True)
         pool = process.pool(max_size=10)
-        await pool.open()
+        opening = asyncio.create_task(pool.open())
+        await settle()
         [loan] = process.loans
         assert loan.sentence() == "the fleet 'shop' has not answered yet"
-        await advance(1)
+        await opening
         assert loan.sentence() == (
             "the fleet 'shop' uses 10 of 30 in 1 process; this one has 10, its part"
         )

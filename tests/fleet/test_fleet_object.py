@@ -53,6 +53,20 @@ def test_a_bad_argument_is_named(options, error, text):
     assert "secret" not in str(caught.value)
 
 
+async def test_a_resource_can_be_tried_for_as_soon_as_the_pool_is_open(path):
+    for budget in (2, 1):  # each has one; one has it all, and the other returns
+        fleet = Fleet(budget=budget, path=f"{path}{budget}", ttl=1)
+        async with cenote.Pool(Thing, max_size=2, fleet=fleet) as first:
+            resource = first.try_acquire()
+            assert resource is not None
+            async with cenote.Pool(Thing, max_size=2, fleet=fleet) as second:
+                other = second.try_acquire()
+                assert (other is not None) == (budget == 2)
+                if other is not None:
+                    await second.release(other)
+            await first.release(resource)
+
+
 def test_budget_must_be_given():
     with pytest.raises(TypeError, match="budget"):
         Fleet()

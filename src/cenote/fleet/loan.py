@@ -97,6 +97,8 @@ class MemberLoan:
         # and now: at the start of a program everything takes longer.
         self._patience = max(self._beat_every, min(START, self._longest))
         self._beat = Timer()  # the next request
+        self._begun: asyncio.Future[None] = fleet.loop.create_future()
+        self._waits = Timer()  # the end of the wait for the first resource
         self._soon = Timer()  # likewise, in the next turn of the loop
         self._alarm = Timer()  # the end of the lease
         self._look = Timer()  # at what is needed
@@ -126,6 +128,10 @@ class MemberLoan:
     def may_open(self) -> bool:
         """See `Loan`."""
         return self.lease.may_open(self._loop.time())
+
+    def begun(self) -> asyncio.Future[None]:
+        """See `Loan`."""
+        return self._begun
 
     def sentence(self) -> str:
         """See `Loan`."""
@@ -254,6 +260,22 @@ class MemberLoan:
         if pool.max_size != size or self._ceiling != self.lease.ceiling:
             self._ceiling = self.lease.ceiling
             pool.resize(max_size=size, ceiling=self._ceiling)
+        if not self._begun.done() and self.lease.state is not LeaseState.JOINING:
+            self._begin_or_wait()
+
+    def _begin_or_wait(self) -> None:
+        """The first answer has come, or is not waited for any more. If others are to give back
+        what this member always gets, they do so soon, unless all of it is in use."""
+        grant = self.lease.grant
+        if self.lease.size or grant is None or not grant.target:
+            self._ready()
+        elif not self._waits.is_set:
+            self._waits.start(self._loop, self._beat_every, self._ready)
+
+    def _ready(self) -> None:
+        self._waits.stop()
+        if not self._begun.done():
+            self._begun.set_result(None)
 
     def _set_alarm(self) -> None:
         when = self.lease.alarm
@@ -479,6 +501,7 @@ class MemberLoan:
             return True
         for timer in (self._beat, self._soon, self._alarm, self._look):
             timer.stop()
+        self._ready()
         if self._audit is not None:
             self._audit.cancel()
         if self._circuit is not None:

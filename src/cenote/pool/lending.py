@@ -55,6 +55,13 @@ class Lending:
             core.max_size, core.ceiling = self.most, 0  # as before, if it is opened again
             self._leaving = self._engine.call_out(loan.closed)
 
+    async def begun(self) -> None:
+        """Wait until the lender has said what the pool may have."""
+        if self.loan is not None:
+            begun = self._engine.call_out(self.loan.begun)
+            if not begun.done():
+                await asyncio.wait([begun])
+
     async def ended(self) -> None:
         """Wait until the lender has taken back what it has lent."""
         leaving, self._leaving = self._leaving, None

@@ -37,6 +37,7 @@ class Opening:
         listeners = engine.creations.listeners
         listeners.append(failures)
         try:
+            await engine.lending.begun()
             while core.count < self._wanted(least):
                 if failures:
                     raise failures[0]
