@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 import cenote
+from cenote.fleet import postgresql
 from cenote.fleet.hosts import session_prefix
 from cenote.fleet.ledger import LedgerConfig, LedgerConfigError, LedgerError
 from cenote.fleet.loading import new_ledger
 from cenote.fleet.postgresql import HostNotes
 from tests.support.pool_load import Load
 from tests.support.servers import PASSWORD, PostgresServer
-from tests.support.waiting import eventually
+from tests.support.waiting import WAIT, eventually
 
 BUDGET = 20
 
@@ -102,6 +103,15 @@ async def test_one_host_has_all_it_needs(world):
         load = Load(pool, BUDGET)
         await eventually(lambda: pool.active_count == BUDGET)
         await load.end()
+
+
+async def test_a_new_host_has_its_first_resource_without_waiting(world, monkeypatch):
+    monkeypatch.setattr(postgresql, "ORPHANED", 1000.0)  # until then it takes the floor at most
+    async with world:
+        fleet = world.fleet("one", ttl=1000)  # nothing comes of a beat
+        async with asyncio.timeout(WAIT):
+            pool = await world.pool("one", fleet, min_size=2)
+        assert (pool.count, pool.max_size) == (2, 2)
 
 
 async def test_resources_move_from_host_to_host(world):

@@ -177,6 +177,23 @@ async def test_a_restarted_server_without_data_learns():
             await eventually(lambda: [each for each in news if each.circuit])
 
 
+async def test_a_new_fleet_does_not_learn_on_a_server_that_has_run(redis_server):
+    async with opened(redis_server.url, name="other") as ledger:
+
+        async def uptime():
+            return (await ledger._client.info("server"))["uptime_in_seconds"]
+
+        async with asyncio.timeout(WAIT):
+            while await uptime() < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    async with opened(redis_server.url, ttl=1.0) as ledger:
+        assert (await ledger.sync(request("a", need=20))).held == 20
+        await ledger._client.delete(*ledger._keys)  # while somebody listens
+        assert (await ledger.sync(request("b", need=20))).held == 1
+    async with opened(redis_server.url, ttl=1e6) as ledger:  # it has not run for so long
+        assert (await ledger.sync(request("a", need=20))).held == 1
+
+
 async def test_news_that_stops_is_asked_for_again(redis_server):
     """A connection that a firewall has forgotten."""
     news = []

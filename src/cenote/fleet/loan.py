@@ -264,10 +264,10 @@ class MemberLoan:
             self._begin_or_wait()
 
     def _begin_or_wait(self) -> None:
-        """The first answer has come, or is not waited for any more. If others are to give back
-        what this member always gets, they do so soon, unless all of it is in use."""
-        grant = self.lease.grant
-        if self.lease.size or grant is None or not grant.target:
+        """The first answer has come, or is not waited for any more. If it is nothing, others give
+        something back soon, unless all of it is in use."""
+        lease = self.lease
+        if lease.size or not lease.ceiling or lease.state is not LeaseState.LEASED:
             self._ready()
         elif not self._waits.is_set:
             self._waits.start(self._loop, self._beat_every, self._ready)

@@ -163,9 +163,8 @@ class PostgresLedger(LocalLedger):
 
         others, grant = await self._decide(ask, request.member)
         self._check(others)
-        if grant.held < min(grant.target, max(request.need, request.floor)) or (
-            request.need > grant.target
-        ):
+        least = max(request.need, min(request.floor, request.ceiling))
+        if min(grant.held, grant.target) < least:
             self._poke()
         return grant
 

@@ -777,8 +777,20 @@ local OPERATIONS = {
   sync = sync,
 }
 
+-- Whether nobody can have anything, although nothing is known: nobody listens to the news, and the
+-- server has run for longer than those who have lost their connection take to come back. Then the
+-- fleet is new, and not forgotten. A user who may not ask that learns.
+local function is_new()
+  local listeners, about = redis.pcall('PUBSUB', 'NUMSUB', news), redis.pcall('INFO', 'server')
+  local uptime = type(about) == 'string' and string.match(about, 'uptime_in_seconds:(%d+)')
+  return listeners[2] == 0 and uptime and tonumber(uptime) > ttl + GRACE * beat
+end
+
 if lost then
   forget()
+  if ARGV[2] == '' and is_new() then
+    heard = now
+  end
 end
 if operation == 'sync' then
   request = read_request()
