@@ -46,7 +46,7 @@ async def test_an_acquire_never_asks_the_ledger(world):
         assert world.log == []
 
 
-async def test_a_pool_that_is_open_has_something_lent(world):
+async def test_an_open_pool_has_something_lent(world):
     async with world:
         first, second = (world.process().pool(max_size=30) for _ in range(2))
         await first.open()
@@ -61,7 +61,7 @@ async def test_a_pool_that_is_open_has_something_lent(world):
         await third.close()
 
 
-async def test_opening_waits_no_longer_than_a_beat_for_what_is_in_use(world):
+async def test_opening_waits_a_beat_for_what_is_used(world):
     async with world:
         first, second = (world.process().pool(max_size=30) for _ in range(2))
         load = Load(first, 30)

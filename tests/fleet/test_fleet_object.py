@@ -53,7 +53,7 @@ def test_a_bad_argument_is_named(options, error, text):
     assert "secret" not in str(caught.value)
 
 
-async def test_a_resource_can_be_tried_for_as_soon_as_the_pool_is_open(path):
+async def test_an_open_pool_can_be_tried_at_once(path):
     for budget in (2, 1):  # each has one; one has it all, and the other returns
         fleet = Fleet(budget=budget, path=f"{path}{budget}", ttl=1)
         async with cenote.Pool(Thing, max_size=2, fleet=fleet) as first:

@@ -177,7 +177,7 @@ async def test_a_restarted_server_without_data_learns():
             await eventually(lambda: [each for each in news if each.circuit])
 
 
-async def test_a_new_fleet_does_not_learn_on_a_server_that_has_run(redis_server):
+async def test_a_new_fleet_does_not_learn(redis_server):
     async with opened(redis_server.url, name="other") as ledger:
 
         async def uptime():
