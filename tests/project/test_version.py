@@ -105,5 +105,5 @@ def test_every_supported_python_is_named_wherever_they_are_listed() -> None:
     assert PROJECT["project"]["requires-python"] == f">={SUPPORTED[0]}"
     wheels = [f"cp{version.replace('.', '')}-*" for version in SUPPORTED]
     assert PROJECT["tool"]["cibuildwheel"]["build"] == wheels
-    matrix = (ROOT / "scripts/matrix.sh").read_text("utf-8")
-    assert f"for version in {' '.join(SUPPORTED)}; do" in matrix
+    matrix = (ROOT / "scripts/matrix.py").read_text("utf-8")
+    assert f"VERSIONS = {tuple(SUPPORTED)}".replace("'", '"') in matrix
