@@ -3,7 +3,7 @@ ARGS ?=
 AGE ?= newest
 
 .NOTPARALLEL:
-.PHONY: help demo quick pools drivers test lint types check matrix bench sanitize soak fuzz chaos nemesis exhibits replay peers values mysql docs dist coverage constraints clean
+.PHONY: help demo quick pools drivers test lint types check matrix bench bench-languages sanitize soak fuzz chaos nemesis exhibits replay peers values mysql docs dist coverage constraints clean
 
 help:
 	@echo 'make demo    run the demo'
@@ -15,6 +15,7 @@ help:
 	@echo 'make check   format, lint, types, and the tests with the long ones'
 	@echo 'make matrix  the tests on every Python, core, loop, driver and server, also in a scratch Debian unstable; one table'
 	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 10 minutes'
+	@echo 'make bench-languages  PostgreSQL from C, Go, Java, Node and Python beside each other, 2 minutes'
 	@echo 'make sanitize  tests, fuzzing and chaos on a native core with the address, undefined and leak sanitizers'
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'
 	@echo 'make fuzz    hostile programs for the C API, hostile text for URLs and SQL, about 10 minutes'
@@ -83,6 +84,11 @@ bench:
 	@scripts/venv.sh .venv '$(PYTHON)' bench
 	@scripts/servers.sh postgresql mariadb redis
 	@.venv/bin/python -m benchmarks $(ARGS)
+
+bench-languages:
+	@scripts/venv.sh .venv '$(PYTHON)' bench
+	@scripts/servers.sh postgresql go java node
+	@.venv/bin/python -m benchmarks.languages $(ARGS)
 
 sanitize:
 	@PYTHON='$(PYTHON)' scripts/sanitize.sh $(ARGS)

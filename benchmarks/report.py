@@ -157,6 +157,18 @@ def sections(
     }
 
 
+def write_languages(folder: Path, table: Table) -> list[str]:
+    """The table of `benchmarks.languages`, in a file of its own and on the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "languages.md").write_text(f"{table}\n", "utf-8")
+    page = folder.with_suffix(".md")
+    if not page.exists():
+        return [str(folder / "languages.md")]
+    about = f"On {machine()['title']}:\n\n{plain(table)}"
+    page.write_text(replace(page.read_text("utf-8"), "languages", about), "utf-8")
+    return [str(folder / "languages.md"), str(page)]
+
+
 def titled(tables: Iterable[Table]) -> str:
     return "\n\n".join(f"**{table.title}**\n\n{plain(table)}" for table in tables)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# servers.sh [redis] [postgresql] [mariadb] [pgbouncer] [chromium] [prometheus]: makes sure that the programs which
-# the tests and the benchmarks start (default: all) exist, or says how to get them and what will be skipped without them.
+# servers.sh [redis] [postgresql] [mariadb] [pgbouncer] [chromium] [prometheus] [go] [java] [node]: makes sure that the
+# programs which the tests and the benchmarks start (default: all but the last three, of `make bench-languages`) exist, or
+# says how to get them and what will be skipped without them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +21,13 @@ found() {
         pgbouncer) exists pgbouncer ;;
         chromium) exists chromium && exists chromedriver ;;
         prometheus) exists prometheus && exists promtool ;;
-        *) say "unknown server '$1'; there are: redis postgresql mariadb pgbouncer chromium prometheus" && exit 2 ;;
+        go) exists go && [[ -d /usr/share/gocode/src/github.com/jackc/pgx/v4 ]] ;;
+        java) exists javac && [[ -e /usr/share/java/HikariCP.jar && -e /usr/share/java/postgresql.jar ]] ;;
+        node) exists node && exists npm ;;
+        *)
+            say "unknown server '$1'; there are: redis postgresql mariadb pgbouncer chromium prometheus go java node"
+            exit 2
+            ;;
     esac
 }
 
@@ -28,6 +35,9 @@ package() {
     case $1 in
         redis | mariadb) echo "$1-server" ;;
         chromium) echo chromium chromium-driver ;;
+        go) echo golang-go golang-github-jackc-pgx-v4-dev ;;
+        java) echo default-jdk-headless libhikaricp-java libpostgresql-jdbc-java libslf4j-java ;;
+        node) echo nodejs npm ;;
         *) echo "$1" ;;
     esac
 }
@@ -45,6 +55,7 @@ skipped() {
         pgbouncer) fixtures=pgbouncer ;;
         chromium) fixtures=browser ;;
         prometheus) fixtures='prometheus_server|promtool' ;;
+        go | java | node) echo "without $1 its pools are skipped" && return ;;
     esac
     files=$(grep -rlwE "$fixtures" --include="test_*.py" tests | sort | paste -sd ' ') || true
     echo "without $1 the tests that use it are skipped, in: ${files:-no file}$benchmarks"

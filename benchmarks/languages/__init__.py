@@ -1,0 +1,1 @@
+"""The same statements and transactions in other languages: where the limit is."""
