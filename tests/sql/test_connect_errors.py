@@ -16,6 +16,9 @@ from urllib.parse import quote
 import pytest
 
 import cenote
+from cenote.sql.connecting import connect_error
+from cenote.sql.url import parse
+from cenote.testing import FaultProxy
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.faults import (
@@ -130,6 +133,24 @@ async def test_a_wrong_password_is_an_error_of_connecting(backend: Backend) -> N
     error = await failure(backend.url, password="wr0ng-pass")
     assert "user 'app' is refused. Check the user, the password and their rights (" in str(error)
     assert "wr0ng-pass" not in told(error)
+
+
+@with_server
+async def test_a_server_that_hangs_up_is_named(backend: Backend, proxy: FaultProxy) -> None:
+    proxy.refuse()
+    error = await failure(backend.url_through(proxy.host, proxy.port))
+    assert f"port {proxy.port}, database 'app': the server has hung up. Check" in str(error)
+    proxy.refuse(False)
+    proxy.cut_reply_after(1)
+    error = await failure(backend.url_through(proxy.host, proxy.port))
+    assert "the server has hung up. Check that host and port are its own" in str(error)
+
+
+@with_server
+async def test_what_is_not_known_says_where_to_look(backend: Backend) -> None:
+    target = parse(backend.url)
+    error = connect_error("shop", target, RuntimeError("flux capacitor overheated."))
+    assert "flux capacitor overheated. Check the URL and connect_args, and look" in str(error)
 
 
 @with_server

@@ -29,7 +29,14 @@ TLS_REQUIRED = ("no encryption", "require_secure_transport")
 STARTING = ("57P03",)  # cannot_connect_now: it starts up, shuts down or recovers
 NOT_UP = ("is starting up", "is shutting down", "not yet accepting", "in recovery mode")
 ACCESS_DENIED, UNKNOWN_DATABASE = (1044, 1045, 1698), 1049  # of MySQL
+# It was closed before it was made.
+CUT_OFF = (
+    "connection reset by peer", "server closed the connection", "connection was closed",
+    "lost connection", "unexpected connection_lost", "broken pipe", "eof detected",
+    "connection aborted", "[errno 104]", "[errno 54]",
+)  # fmt: skip
 POOLER = ("server login has been failing", "server_login_retry")  # of PgBouncer
+LOOK = "Check the URL and connect_args, and look at the log of the server."
 NO_DATABASE = re.compile(r'database ".*" does not exist')  # psycopg gives no SQLSTATE
 
 
@@ -39,7 +46,7 @@ def connect_error(label: str, target: Target, error: BaseException) -> PoolError
         return error
     said = " ".join(explained(error).split())
     remedy = remedy_for(error, target)
-    why = f"{remedy[:-1]} ({said})." if remedy else said
+    why = f"{remedy[:-1]} ({said})." if remedy else f"{said.removesuffix('.')}. {LOOK}"
     return messages.cannot_connect(
         label, place_of(target), why, timeout=isinstance(error, TimeoutError)
     )
@@ -116,6 +123,8 @@ def remedy_for(error: BaseException, target: Target) -> str:
         return "there is no such socket. Start the server, or correct the path in the URL."
     if isinstance(error, TimeoutError) or "timeout expired" in text:
         return "no answer in time. Check host and port, and whether a firewall is in between."
+    if isinstance(error, ConnectionResetError) or any(each in text for each in CUT_OFF):
+        return "the server has hung up. Check that host and port are its own, then look at its log."
     return ""
 
 
@@ -127,7 +136,7 @@ def _remedy_of_file(path: str, said: str) -> str:
     if "not a database" in said:
         return "that file is no SQLite database. Name another file in the URL."
     if "unable to open" not in said:
-        return ""
+        return "it cannot be used. Check the URL, the file and the disk that it is on."
     directory = os.path.dirname(path)
     if not os.path.isdir(directory):
         return f"the directory {directory!r} does not exist. Create it, or correct the URL."

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .per_loop import LoopDatabase
 
 COUNTING = 2.0  # seconds in which the server must have counted sessions
-JUST_NOW = 0.001  # seconds since the last answer: as long it is alive without looking
+JUST_NOW = 0.0001  # seconds since the last answer: so long it is alive without looking
 
 
 class ConnectionHooks:
