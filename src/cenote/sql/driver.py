@@ -95,6 +95,9 @@ class DriverConnection(StatefulConnection, ABC):
     caches_statements: ClassVar[bool] = False  # keeps statements prepared that were run
     gives_sqlstate: ClassVar[bool] = False  # errors of the server have a SQLSTATE
     keeping: ClassVar[frozenset[str]] = frozenset()  # methods of `raw` whose result keeps it
+    finalizers: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # methods that what it keeps calls at its end
     guard_bases: ClassVar[tuple[type, ...]] = ()  # base classes that the library checks for
     touched: str | None  # these of the base are set here as well
     lasting: bool

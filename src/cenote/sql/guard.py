@@ -8,12 +8,14 @@ that class: a method that was looked up inside the block is checked as well when
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from inspect import iscoroutinefunction, ismethod
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from ..errors import PoolError
 from . import messages
 from .driver import DriverConnection
 from .session import Session
@@ -46,14 +48,17 @@ class Guard:
         "_cenote_joined",
         "_cenote_kind",
         "_cenote_label",
+        "_cenote_left",
         "_cenote_raw",
         "_cenote_session",
     )  # fmt: skip
 
+    _cenote_finalizers: ClassVar[frozenset[str]] = frozenset()
     _cenote_hash: int
     _cenote_joined: AnyTransaction | None  # by the task of the block
     _cenote_kind: type  # of the connection
     _cenote_label: str  # of the database
+    _cenote_left: weakref.ref[Any] | None  # to the connection, for finalizers after the end
     _cenote_session: Session | None  # None: the block is over
     _cenote_raw: Any  # None: the same
 
@@ -118,6 +123,7 @@ def stand_in(
     put(guard, "_cenote_joined", joined)
     put(guard, "_cenote_session", session)
     put(guard, "_cenote_label", session.loop_db.label)
+    put(guard, "_cenote_left", weakref.ref(raw) if connection.finalizers else None)
     return guard
 
 
@@ -130,18 +136,26 @@ def dismiss(guard: Any) -> None:
 
 def _checked(guard: Guard, name: str) -> Any:
     session = guard._cenote_session
-    if session is None or session.ended or session.task.done():
-        raise messages.connection_over(guard._cenote_label, name)
     joined = guard._cenote_joined
-    if joined is not None and not joined.is_open:
-        raise messages.transaction_over()
-    return guard._cenote_raw
+    if session is None or session.ended or session.task.done():
+        error: PoolError = messages.connection_over(guard._cenote_label, name)
+    elif joined is not None and not joined.is_open:
+        error = messages.transaction_over()
+    else:
+        return guard._cenote_raw
+    if guard._cenote_left is not None and name in guard._cenote_finalizers:
+        return guard._cenote_left()  # the finalizer of what was made inside; None: it is gone
+    raise error
 
 
 @lru_cache(maxsize=64)
 def _guards_of(kind: type, connection: type[DriverConnection]) -> type[Guard]:
     """The class of the guards for connections of this class."""
-    members: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
+    members: dict[str, Any] = {
+        "__slots__": (),
+        "__doc__": kind.__doc__,
+        "_cenote_finalizers": connection.finalizers,
+    }
     for base in reversed(kind.__mro__[:-1]):
         for name, value in vars(base).items():
             if name in OWN:
@@ -174,6 +188,8 @@ def _method(name: str, original: Callable[..., Any], keeping: bool) -> Callable[
     @wraps(original)
     def call(self: Guard, /, *arguments: Any, **options: Any) -> Any:
         raw = _checked(self, name)
+        if raw is None:
+            return None
         result = bound(self, raw)(*arguments, **options)
         return self if result is raw else result
 

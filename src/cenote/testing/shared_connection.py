@@ -338,6 +338,6 @@ class SharedDriver:
 @cache
 def shared_class(kind: type[DriverConnection]) -> type[SharedConnection]:
     """Return the class of stand-ins for connections of this class."""
-    traits = ("dialect", "aborts", "gives_sqlstate", "keeping", "guard_bases")
+    traits = ("dialect", "aborts", "gives_sqlstate", "keeping", "finalizers", "guard_bases")
     members = {"__slots__": (), **{name: getattr(kind, name) for name in traits}}
     return type(f"Shared{kind.__name__}", (SharedConnection,), members)
