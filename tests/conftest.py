@@ -163,7 +163,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     # Makes the collection after every async test cheap: what exists by now is not looked at.
     gc.collect()
-    gc.freeze()
+    if hasattr(gc, "freeze"):  # not on PyPy
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -49,7 +49,11 @@ def get_include() -> str:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """Return the five-character SQLSTATE of a driver's error, or None if it has none."""
+    """Return the five-character SQLSTATE of a driver's error, or None if it has none.
+
+    Args:
+        error: What was raised by a `Database`, or by its driver.
+    """
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) and len(state) == 5 else None
 

@@ -27,10 +27,19 @@ class CircuitBreakerStrategy(Protocol):
     """
 
     def report_success(self, source: Any, /) -> object:
-        """Record that a resource of this pool was accepted on release."""
+        """Record that a resource of this pool was accepted on release.
+
+        Args:
+            source: The pool.
+        """
 
     def report_failure(self, source: Any, error: BaseException, /) -> object:
-        """Record that a resource was rejected or discarded with an error, or the factory failed."""
+        """Record that a resource was rejected or discarded with an error, or the factory failed.
+
+        Args:
+            source: The pool.
+            error: What was raised, or why the resource was rejected.
+        """
 
 
 class Recovery:

@@ -281,15 +281,26 @@ class FastPath(Generic[T]):
         wait_timeout: float | None = None,
         scoped: bool = False,
     ) -> Acquire[T]:
-        """`await` it, or use it as `async with`; by itself it does nothing.
+        """Acquire a resource: `async with pool.acquire() as resource:`, or `await pool.acquire()`.
 
-        `timeout`: seconds for all of it, factory and hooks included; left out it is
-        `acquire_timeout`, None waits without a limit, 0 takes what is there at once.
-        `wait_timeout`: seconds in the queue alone; with 0 it does not queue, but a factory may
-        run for it. `scoped`: what is acquired belongs to a block of this task, which releases it
-        when the block ends, as `async with` does: deadlocks are found then. Raises
-        `AcquireTimeoutError`, `PoolClosedError`, `ServiceUnavailableError`, `PoolOverloadedError`,
-        `PoolDeadlockError`, or what the factory raised.
+        The call by itself does nothing. After `await`, hand the resource to `release()`; the block
+        does so by itself.
+
+        Args:
+            timeout: Seconds for all of it, factory and hooks included. Left out it is
+                `acquire_timeout`; None waits without a limit; 0 takes what is there at once.
+            wait_timeout: Seconds in the queue alone; with 0 it does not queue, but a factory may
+                run.
+            scoped: The resource belongs to a block of this task, which releases it at its end, as
+                `async with` does; so deadlocks are detected.
+
+        Raises:
+            AcquireTimeoutError: There was no resource in time; the message names the holders.
+            PoolClosedError: The pool is closed.
+            ServiceUnavailableError: The circuit breaker is open.
+            PoolOverloadedError: Too many acquires wait already.
+            PoolDeadlockError: The resources are held by tasks that wait for more.
+            Exception: What the factory raised.
         """
         limit = (
             self._engine.acquire_timeout
@@ -316,8 +327,13 @@ class FastPath(Generic[T]):
         return engine.step(engine.try_acquire_slow)  # type: ignore[no-any-return]
 
     def release(self, resource: T) -> Any:
-        """Give a resource back. Under way when this returns, and with sync hooks over; awaiting it
-        waits for async ones. Raises `NotAcquiredError` if it is not out.
+        """Release a resource; await the result to wait for async hooks.
+
+        Args:
+            resource: What `acquire()` gave.
+
+        Raises:
+            NotAcquiredError: The resource is not acquired.
         """
         return self._release(resource, False)
 

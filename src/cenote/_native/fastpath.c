@@ -312,13 +312,38 @@ static PyGetSetDef fastpath_getset[] = {
 static PyMethodDef fastpath_methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))FastPath_acquire, METH_FASTCALL | METH_KEYWORDS,
      "acquire($self, /, timeout=..., *, wait_timeout=None, scoped=False)\n--\n\n"
-     "`await` it, or use it as `async with`; by itself it does nothing."},
+     "Acquire a resource: `async with pool.acquire() as resource:`, or `await pool.acquire()`.\n"
+     "\n"
+     "The call by itself does nothing. After `await`, hand the resource to `release()`; the block\n"
+     "does so by itself.\n"
+     "\n"
+     "Args:\n"
+     "    timeout: Seconds for all of it, factory and hooks included. Left out it is\n"
+     "        `acquire_timeout`; None waits without a limit; 0 takes what is there at once.\n"
+     "    wait_timeout: Seconds in the queue alone; with 0 it does not queue, but a factory may\n"
+     "        run.\n"
+     "    scoped: The resource belongs to a block of this task, which releases it at its end, as\n"
+     "        `async with` does; so deadlocks are detected.\n"
+     "\n"
+     "Raises:\n"
+     "    AcquireTimeoutError: There was no resource in time; the message names the holders.\n"
+     "    PoolClosedError: The pool is closed.\n"
+     "    ServiceUnavailableError: The circuit breaker is open.\n"
+     "    PoolOverloadedError: Too many acquires wait already.\n"
+     "    PoolDeadlockError: The resources are held by tasks that wait for more.\n"
+     "    Exception: What the factory raised."},
     {"try_acquire", (PyCFunction)FastPath_try_acquire, METH_NOARGS,
      "try_acquire($self)\n--\n\n"
      "An idle resource, or a new one of a sync factory; None if that needs waiting."},
     {"release", (PyCFunction)FastPath_release, METH_O,
      "release($self, resource)\n--\n\n"
-     "Give a resource back. Under way when this returns; awaiting it tells the end."},
+     "Release a resource; await the result to wait for async hooks.\n"
+     "\n"
+     "Args:\n"
+     "    resource: What `acquire()` gave.\n"
+     "\n"
+     "Raises:\n"
+     "    NotAcquiredError: The resource is not acquired."},
     {"_release_clean", (PyCFunction)FastPath_release_clean, METH_O, NULL},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},

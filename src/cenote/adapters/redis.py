@@ -118,10 +118,20 @@ class ConnectionPool(RedisConnectionPool):
         return self._current
 
     def lane(self, name: str, *, max_size: int | None = None, priority: int = 0) -> PoolLane:
-        """`with pool.lane("batch", max_size=3, priority=-1):` what is done inside, also by tasks
-        that are started there, never has more than `max_size` connections in use, and who waits
-        with a higher priority is served first; outside of lanes it is 0. The same name and options
-        give the same lane. Raises `ValueError` if the name has other options already."""
+        """Use a lane of the pool: `with pool.lane("batch", max_size=3, priority=-1):`.
+
+        Everything inside the block, also in tasks that are started there, goes through the lane.
+        Tasks with a higher priority are served first; outside of lanes the priority is 0. The same
+        name and options give the same lane.
+
+        Args:
+            name: The name of the lane, which messages and statistics show.
+            max_size: The most connections that the lane has in use at once; None for no limit.
+            priority: Higher is served first.
+
+        Raises:
+            ValueError: There is a lane of this name with other options.
+        """
         if self._lanes is None:
             self._lanes = PoolLanes(self)
         return self._lanes.get(name, max_size, priority)
@@ -204,7 +214,14 @@ class ConnectionPool(RedisConnectionPool):
     ) -> AbstractConnection:
         """Return a connection that is connected, and has nothing unread.
 
-        The arguments are what redis-py gave its pools before 5.3; nothing depends on them.
+        Args:
+            command_name: What redis-py gave its pools before 5.3; nothing depends on it.
+            keys: The same.
+            options: The same.
+
+        Raises:
+            MaxConnectionsError: Every connection is in use.
+            ConnectionError: The server cannot be reached, or the circuit breaker is open.
         """
         began = time.monotonic()
         wait = self.timeout
@@ -248,7 +265,14 @@ class ConnectionPool(RedisConnectionPool):
         return ConnectionError(str(error))
 
     async def ensure_connection(self, connection: AbstractConnection) -> None:
-        """Connect if it is not connected, or if there is something unread, or its end."""
+        """Connect a connection that is not connected, that has something unread, or that has ended.
+
+        Args:
+            connection: One of this pool.
+
+        Raises:
+            ConnectionError: The server cannot be reached.
+        """
         if connection.is_connected:
             if await self._is_fit(connection):
                 return
@@ -282,7 +306,11 @@ class ConnectionPool(RedisConnectionPool):
     async def release(self, connection: AbstractConnection) -> None:
         """Take a connection back; one that was interrupted is closed.
 
-        Raises `KeyError` if it is not in use.
+        Args:
+            connection: What `get_connection()` gave.
+
+        Raises:
+            KeyError: The connection is not in use.
         """
         try:
             pool, amid = self._lent.pop(connection)
@@ -317,7 +345,11 @@ class ConnectionPool(RedisConnectionPool):
         return pool is None or bool(pool.idle_count) or pool.occupied < pool.max_size
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close the idle connections, and those in use, which their users may connect again."""
+        """Close the idle connections, and those in use, which their users may connect again.
+
+        Args:
+            inuse_connections: False leaves those in use open.
+        """
         pool = self._current
         ends: list[Awaitable[None]] = []
         if pool is not None and self._used_in is asyncio.get_running_loop():
@@ -371,7 +403,11 @@ class ConnectionPool(RedisConnectionPool):
     # -- credentials that change -------------------------------------------------------------------
 
     async def re_auth_callback(self, token: Any) -> None:
-        """Let every connection send this token: before its next use, or when it comes back."""
+        """Have every connection send this token: before its next use, or when it comes back.
+
+        Args:
+            token: A token of redis-py's credential providers.
+        """
         idle = [] if self._current is None else self._current.idle_resources()
         self._unauthenticated.update(idle)
         for connection in chain(idle, self._connecting, self._lent):

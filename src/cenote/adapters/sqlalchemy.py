@@ -160,10 +160,20 @@ class CenotePool(SQLAlchemyPool):
         return self._current
 
     def lane(self, name: str, *, max_size: int | None = None, priority: int = 0) -> PoolLane:
-        """`with engine.pool.lane("batch", max_size=3, priority=-1):` what is done inside, also by
-        tasks that are started there, never has more than `max_size` connections in use, and who
-        waits with a higher priority is served first; outside of lanes it is 0. The same name and
-        options give the same lane. Raises `ValueError` if the name has other options already."""
+        """Use a lane of the pool: `with engine.pool.lane("batch", max_size=3, priority=-1):`.
+
+        Everything inside the block, also in tasks that are started there, goes through the lane.
+        Tasks with a higher priority are served first; outside of lanes the priority is 0. The same
+        name and options give the same lane.
+
+        Args:
+            name: The name of the lane, which messages and statistics show.
+            max_size: The most connections that the lane has in use at once; None for no limit.
+            priority: Higher is served first.
+
+        Raises:
+            ValueError: There is a lane of this name with other options.
+        """
         if self._lanes is None:
             self._lanes = PoolLanes(self)
         return self._lanes.get(name, max_size, priority)

@@ -41,9 +41,16 @@ class Lane(Generic[T]):
         wait_timeout: float | None = None,
         scoped: bool = False,
     ) -> Acquire[T]:
-        """The same as `Pool.acquire()`, through this lane.
+        """Acquire a resource through this lane; the same as `Pool.acquire()` otherwise.
 
-        Raises what that raises; a timeout includes the wait for a place of the lane.
+        Args:
+            timeout: As in `Pool.acquire()`. It includes the wait for a place in the lane.
+            wait_timeout: As in `Pool.acquire()`.
+            scoped: As in `Pool.acquire()`.
+
+        Raises:
+            AcquireTimeoutError: There was no resource, or no place in the lane, in time. What else
+                `Pool.acquire()` raises is raised as well.
         """
         acquire = self._pool.acquire(timeout, wait_timeout=wait_timeout, scoped=scoped)
         acquire.lane = self._record

@@ -31,9 +31,49 @@ T = TypeVar("T")
 class Pool(FastPath[T], Generic[T]):
     """A pool of resources of which each may be used by one task at a time.
 
-    Nothing is created here, and no event loop is needed: `open()`, `async with` or the first
-    `acquire()` does both. All durations are seconds. See `docs/pool.md` for what you may rely on,
-    `docs/reference/options.md` for every option.
+    Constructing it creates nothing and needs no event loop: `open()`, `async with` or the first
+    `acquire()` does both. All durations are seconds. `docs/pool.md` says what you may rely on, and
+    `docs/reference/options.md` when to change an option.
+
+    Args:
+        factory: Makes a resource. It may be sync or async, as all hooks.
+        destructor: Called once for each resource, at its end.
+        healthcheck: Called in the background with idle resources; False destroys one.
+        before_acquire: Called with an idle resource before it is handed out; False destroys it.
+        before_release: Called with a resource that comes back; False destroys it.
+        min_size: Resources that are kept, also while nobody needs them.
+        max_size: The most resources, with those being made and being destroyed.
+        healthcheck_interval: How often idle resources are checked; 0 for never.
+        acquire_timeout: The timeout of an `acquire()` that has none; None for no limit.
+        create_timeout: How long the factory may take.
+        hook_timeout: How long each of the three checks may take.
+        destructor_timeout: How long a destructor may take before its slot is freed.
+        max_waiting: The most acquires that wait; one more raises `PoolOverloadedError`.
+        max_creating: The most factories that run at once.
+        queue_target: Refuse waiters while the queue is overloaded, by this delay.
+        queue_interval: How long the delay must last to be an overload.
+        max_lifetime: Replace a resource at this age, give or take 10 %.
+        max_idle: Destroy what was idle for this long, above `min_size`.
+        max_uses: Destroy a resource after it was handed out this often.
+        hold_warning: Log a resource that is held for longer.
+        lifo: Hand out the resource that was used last, instead of the one used first.
+        strategy: The policy of the circuit breaker; None for no breaker.
+        recovering_limit: Acquires that may pass at a time while the breaker recovers.
+        reuse_after_cancel: Release what a cancelled block held, instead of destroying it.
+        skip_frames: Modules that are never shown as the caller of an acquire.
+        fleet: A `Fleet`, whose processes share one budget.
+        name: The name in messages, logs and metrics.
+
+    Raises:
+        TypeError: An option has the wrong type.
+        ValueError: An option has a wrong value, or options contradict each other.
+
+    Example:
+        ```python
+        async with cenote.Pool(connect, destructor=Connection.close, max_size=5) as pool:
+            async with pool.acquire(timeout=2) as connection:
+                await connection.ping()
+        ```
     """
 
     # A pool keeps nothing in its __dict__: as long as there is none, the interpreter (3.13) finds
@@ -68,14 +108,27 @@ class Pool(FastPath[T], Generic[T]):
     # -- opening and closing -----------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Bind to the running loop; returns when `min_size` resources exist."""
+        """Bind the pool to the running loop, and create `min_size` resources.
+
+        Raises:
+            PoolClosedError: The pool is closed.
+            Exception: What the factory raised.
+        """
         await self._engine.opening.open(0)
 
     async def close(self, *, drain: float | None = None) -> None:
-        """Refuse new acquires, fail the waiters, destroy what is idle; the rest on its release.
+        """Close the pool, and wait until the last resource is destroyed.
 
-        With `drain`, acquires that already wait are still served, and busy resources have that many
-        seconds to come back first.
+        New acquires are refused, the waiting ones fail, and idle resources are destroyed at once.
+        What is in use is destroyed when it is released.
+
+        Args:
+            drain: Seconds in which acquires that already wait are still served, and busy resources
+                may come back first. None: no such time.
+
+        Raises:
+            ExceptionGroup: What destructors raised.
+            ValueError: `drain` is negative.
         """
         patience = 0.0 if drain is None else options.number("drain", drain)
         if patience < 0:
@@ -125,13 +178,29 @@ class Pool(FastPath[T], Generic[T]):
     # -- returning and resizing --------------------------------------------------------------------
 
     def discard(self, resource: T, error: BaseException | None = None) -> Operation:
-        """Destroy a resource instead of giving it back; an error is reported to the strategy."""
+        """Destroy an acquired resource instead of releasing it; await the result to wait for it.
+
+        Args:
+            resource: What `acquire()` gave.
+            error: Why it is of no use, which counts as a failure for the circuit breaker.
+
+        Raises:
+            NotAcquiredError: The resource is not acquired.
+            TypeError: `error` is not an exception.
+        """
         if error is not None and not isinstance(error, BaseException):
             raise TypeError(f"error must be an exception or None, not {type(error).__name__}")
         return self._engine.returns.discard(resource, error)
 
     def evict(self, resource: T) -> Operation:
-        """Destroy an idle resource. Raises `NotAcquiredError` if it is not idle."""
+        """Destroy an idle resource. Await the result to wait for its destructor.
+
+        Args:
+            resource: One of `idle_resources()`.
+
+        Raises:
+            NotAcquiredError: The resource is not idle.
+        """
         return self._engine.returns.evict(resource)
 
     def retire(self) -> Operation:
@@ -149,12 +218,21 @@ class Pool(FastPath[T], Generic[T]):
         max_size: int | Unset = UNSET,
         ceiling: int | Unset | None = UNSET,
     ) -> Operation:
-        """Change the sizes: surplus goes when idle or on return, new room is used at once.
+        """Change the sizes. Await the result to wait until `min_size` resources are there.
 
-        With `max_size=0` every acquire waits. `ceiling`: what `max_size` may be raised to by
-        the lender of the capacity; as long as there is less than that, no wait is taken for a
-        deadlock, and `min_size` may be larger than `max_size`. None: nobody but the program changes
-        `max_size`. In a pool with a `fleet`, the program's `max_size` is what the fleet may lend.
+        Surplus resources are destroyed when they are idle or come back; new room is used at once.
+        With `max_size=0` every acquire waits.
+
+        Args:
+            min_size: Resources that are kept, also while nobody needs them.
+            max_size: The most resources. In a pool with a `fleet`, the most that the fleet may
+                lend.
+            ceiling: For a lender of capacity: what `max_size` may be raised to later. As long as
+                there is less, no wait is taken for a deadlock, and `min_size` may be above
+                `max_size`. None: only the program changes `max_size`.
+
+        Raises:
+            ValueError: The sizes contradict each other.
         """
         engine = self._engine
         core = engine.core
@@ -181,20 +259,31 @@ class Pool(FastPath[T], Generic[T]):
         return operation
 
     async def probe(self) -> bool:
-        """Make one resource with the factory, also while the breaker is open: it is idle then, or
-        goes to a waiter. Return False if there is no room below `max_size`. Raises what the
-        factory raises; it is reported as any failure of the factory.
+        """Create one resource with the factory, even while the breaker is open.
+
+        The resource is idle then, or goes to a waiter. Return False if there is no room below
+        `max_size`.
+
+        Raises:
+            Exception: What the factory raised; it is reported as any failure of the factory.
         """
         return await self._engine.creations.probe()
 
     # -- lanes -------------------------------------------------------------------------------------
 
     def lane(self, name: str, *, max_size: int | None = None, priority: int = 0) -> Lane[T]:
-        """A lane: a part of the acquires that never has more than `max_size` resources out.
+        """Return a lane: a part of the acquires with a limit and a priority of its own.
 
-        Waiters of a higher priority are served first; `acquire()` has priority 0 and no limit. The
-        same name and options give the same lane. Raises `ValueError` for other options of a name
-        that there is already.
+        The same name and options give the same lane. `acquire()` without a lane has priority 0 and
+        no limit but `max_size`.
+
+        Args:
+            name: The name of the lane, which messages and statistics show.
+            max_size: The most resources that the lane has out at once; None for no limit.
+            priority: Waiters of a higher priority are served first.
+
+        Raises:
+            ValueError: There is a lane of this name with other options.
         """
         return self._engine.lanes.open(self, name, max_size, priority)
 
@@ -259,8 +348,18 @@ class Pool(FastPath[T], Generic[T]):
         *,
         kinds: Iterable[EventKind | str] | None = None,
     ) -> Callable[[], None]:
-        """Call this with every event, or with those of these kinds; returns the function that ends
-        it. A kind that nobody wants costs nothing."""
+        """Call a function with every event of the pool. A kind without subscribers costs nothing.
+
+        Args:
+            callback: A sync function, which gets the `PoolEvent`. What it raises is logged.
+            kinds: The kinds of events that it wants; None for all of them.
+
+        Returns:
+            A function that ends the subscription.
+
+        Raises:
+            ValueError: There is no such kind.
+        """
         callback = options.function("callback", callback)
         wanted = options.event_kinds("kinds", kinds)
         subscription = self._engine.signals.subscribe(callback, wanted)

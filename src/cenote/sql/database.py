@@ -46,10 +46,40 @@ Observer = Callable[[str, str], Callable[[BaseException | None], object] | None]
 
 
 class Database(TextVerbs):
-    """A template of connections and the pool of them, for every task of the program.
+    """A database client with a built-in connection pool, shared by every task in the program.
 
-    Constructing it opens nothing. See `docs/database.md` for what you may rely on,
-    `docs/reference/options.md` for every option; those of `Pool` but its hooks work as well.
+    Constructing it opens nothing. Each task gets a connection while it needs one.
+    `docs/database.md` says what you may rely on, and `docs/reference/options.md` when to change an
+    option.
+
+    Args:
+        url: `scheme://user:password@host:port/database?option=value`; the scheme chooses the
+            driver: `sqlite`, `postgresql`, `postgresql+psycopg`, `mysql`, `mariadb`.
+        on_connect: Called with the driver's connection: with each new one, and after each reset.
+        password: Replaces that of the URL. A function, also async, is called for each connection.
+        statement_cache_size: Prepared statements that each connection keeps; 0 for none.
+        reset: What happens to the session's state when a connection comes back: "auto" resets what
+            was touched, "always" always resets, "never" only rolls back.
+        ping_after_idle: Ping a connection that was idle for longer before it is used.
+        connect_args: Further arguments of the driver's `connect()`.
+        child_tasks: What happens if a task that was started inside a transaction uses the database:
+            "isolated" warns, "error" raises, "join" runs it inside the transaction.
+        pooled: False for one connection, which is opened for each use.
+        persistent: With `pooled=False`: keep that connection open between uses.
+        values: "same" gives the same types on every driver, "driver" what the driver gives.
+        pool_options: Options of `Pool`, except for its hooks.
+
+    Raises:
+        ImportError: The driver is not installed, or its version does not fit.
+        TypeError: An option has the wrong type, or is unknown.
+        ValueError: The URL or an option has a wrong value.
+
+    Example:
+        ```python
+        async with cenote.Database("sqlite:///shop.db") as db:
+            async with db.transaction():
+                await db.execute("update stock set count = count - 1 where item = ?", ["lamp"])
+        ```
     """
 
     def __init__(
@@ -116,7 +146,15 @@ class Database(TextVerbs):
 
     async def prepare(self, sql: str, *, timeout: float | None = None) -> Statement:
         """Prepare a statement on the task's connection, which is pinned until it is closed.
-        `timeout` bounds the preparation, and not the statement."""
+
+        Args:
+            sql: The statement, with `?` or `:name` where parameters belong.
+            timeout: How long the preparation may take, in seconds; it does not bound the statement.
+
+        Raises:
+            StatementTimeoutError: The preparation took longer than `timeout`.
+            Exception: The driver's own error, if the database refused the statement.
+        """
         parsed, loop_db = await self._analyse(sql, {}), self._loop_databases.here()
         limit = limit_of(loop_db, parsed, timeout, gives="statement")
         return await prepare(await loop_db.bound_session(limit=limit), parsed, limit=limit)
@@ -177,7 +215,19 @@ class Database(TextVerbs):
     def transaction(
         self, *, isolation: Isolation | None = None, read_only: bool = False
     ) -> Transaction:
-        """`async with db.transaction() as tx:`; inside another one it is a savepoint."""
+        """Return a transaction: `async with db.transaction() as tx:`.
+
+        It commits at the end of the block, and rolls back if the block raises. Inside another
+        transaction of the task it is a savepoint.
+
+        Args:
+            isolation: "read uncommitted", "read committed", "repeatable read" or "serializable";
+                None is the default of the server.
+            read_only: True for a transaction that may only read.
+
+        Raises:
+            ValueError: There is no such level, or a savepoint was given `isolation` or `read_only`.
+        """
         return Transaction(self, isolation, read_only)
 
     async def transact(
@@ -188,18 +238,26 @@ class Database(TextVerbs):
         isolation: Isolation | None = None,
         read_only: bool = False,
     ) -> R:
-        """Run a coroutine function in a transaction, and again after a conflict.
+        """Run a coroutine function in a transaction, and run it again after a conflict.
 
-        A conflict is a serialization failure, a deadlock or a lock that was not to be had: the
-        transaction was rolled back because of another one. The function is called with `args` for
-        each attempt, after a pause that grows and is drawn at random; it should do nothing that
-        must not be done twice outside the database. Nothing is run again if it is not known whether
-        the transaction was committed.
+        A conflict is a serialization failure, a deadlock, or a lock that was not available: the
+        transaction was rolled back because of another one. Before each further attempt there is a
+        random pause, which grows. The function should do nothing outside the database that must not
+        be done twice. Nothing is run again if it is not known whether the transaction was
+        committed.
 
         Args:
+            function: Called with `args` for each attempt.
+            args: Its arguments.
             attempts: How often it is tried, at most.
+            isolation: As in `transaction()`.
+            read_only: As in `transaction()`.
 
-        Returns what the function returned. Raises what it raised, or the last conflict.
+        Returns:
+            What the function returned.
+
+        Raises:
+            Exception: What the function raised, or the conflict of the last attempt.
         """
         return await transact(
             self, self._driver, function, args,
@@ -207,7 +265,15 @@ class Database(TextVerbs):
         )  # fmt: skip
 
     async def begin(self, *, isolation: Isolation | None = None, read_only: bool = False) -> None:
-        """Begin a transaction that ends with commit() or rollback(), or with the task."""
+        """Begin a transaction, which ends with `commit()` or `rollback()`, or with the task.
+
+        Args:
+            isolation: As in `transaction()`.
+            read_only: As in `transaction()`.
+
+        Raises:
+            ConnectError: There is no connection, and none can be made.
+        """
         await task_transaction.begin(self._loop_databases.here(), isolation, read_only)
 
     async def commit(self) -> None:
@@ -221,10 +287,20 @@ class Database(TextVerbs):
         await task_transaction.rollback(self._loop_databases.here())
 
     def lane(self, name: str, *, max_size: int | None = None, priority: int = 0) -> DatabaseLane:
-        """`with db.lane("batch", max_size=3, priority=-1):` what is done inside, also by tasks that
-        are started there, never has more than `max_size` connections out. Who waits with a higher
-        priority is served first; outside of lanes it is 0. The same name and options give the same
-        lane. Raises `ValueError` if the name has other options already."""
+        """Use a lane of the pool: `with db.lane("batch", max_size=3, priority=-1):`.
+
+        Everything inside the block, also in tasks that are started there, goes through the lane.
+        Tasks with a higher priority are served first; outside of lanes the priority is 0. The same
+        name and options give the same lane.
+
+        Args:
+            name: The name of the lane, which messages and statistics show.
+            max_size: The most connections that the lane has in use at once; None for no limit.
+            priority: Higher is served first.
+
+        Raises:
+            ValueError: There is a lane of this name with other options.
+        """
         return self._lanes.get(name, max_size, priority)
 
     def lanes(self) -> list[DatabaseLane]:
@@ -236,13 +312,18 @@ class Database(TextVerbs):
     def listen(self, *channels: str, limit: int = 10_000) -> Listener:
         """Return an async iterator over the notifications on these channels (PostgreSQL).
 
-        It survives a lost connection: after it was made again there is one with the kind
+        It survives a lost connection: after a new one is made, there is a notification of the kind
         `"reconnected"`, since some may have been missed. All listeners of an event loop share one
         connection of the pool.
 
         Args:
-            limit: How many notifications wait for one that does not read them. One more, and it
-                ends with a `PoolError`.
+            channels: The names of the channels, at least one.
+            limit: How many notifications are kept for a program that does not read them. With one
+                more the iterator ends with a `PoolError`.
+
+        Raises:
+            TypeError: No channel is given.
+            PoolError: The database has no notifications.
         """
         return new_listener(self, channels, limit)
 
@@ -255,8 +336,13 @@ class Database(TextVerbs):
         return ConnectionBlock(self)
 
     async def release(self) -> None:
-        """Reset and return the task's connection early. After a `SessionLostError` the task goes on
-        with a new session."""
+        """Reset the task's connection and return it to the pool now, before the task ends.
+
+        After a `SessionLostError` the task goes on with a new session.
+
+        Raises:
+            PoolError: A transaction is open, or the connection is pinned otherwise.
+        """
         session = self._loop_databases.here().session()
         if session is None:
             return
@@ -303,10 +389,13 @@ class Database(TextVerbs):
 
     @property
     def pool(self) -> Pool[DriverConnection] | Any:
-        """The pool of the running loop; None if `pooled=False`.
+        """The pool of the running event loop; None with `pooled=False`.
 
-        Its type has `Any` in the place of None, because who has written `pooled=True`, or nothing,
-        knows that there is one.
+        Its declared type has `Any` in the place of None, so that programs with a pool need no
+        check.
+
+        Raises:
+            RuntimeError: No event loop runs.
         """
         if not self._pooled:
             return None
@@ -330,9 +419,15 @@ class Database(TextVerbs):
         return self._loop_databases.closed
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Call this when a statement begins, with its operation (such as SELECT) and its text; what
-        it returns, if anything, is called at the end, with the error or None. Returns the function
-        that ends it."""
+        """Call a function when a statement begins.
+
+        Args:
+            observer: Called with the operation, such as `SELECT`, and the text of the statement. If
+                it returns a function, that is called at the end, with the error or None.
+
+        Returns:
+            A function that ends it.
+        """
         options.function("observer", observer)
         observers = self._observers
         observers.append(observer)
@@ -413,15 +508,42 @@ class Database(TextVerbs):
     def create_function(
         self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False
     ) -> None:
-        """As in `sqlite3`, on every connection."""
+        """Add a function to every connection, as `create_function()` of `sqlite3` does.
+
+        Args:
+            name: What SQL calls it.
+            narg: The number of its arguments; -1 for any.
+            func: What is called; None removes it.
+            deterministic: True if the same arguments always give the same result.
+
+        Raises:
+            PoolError: The database is not SQLite.
+        """
         self._register("create_function", name, narg, func, deterministic=deterministic)
 
     def create_aggregate(self, name: str, n_arg: int, aggregate_class: type | None) -> None:
-        """As in `sqlite3`, on every connection."""
+        """Add an aggregate to every connection, as `create_aggregate()` of `sqlite3` does.
+
+        Args:
+            name: What SQL calls it.
+            n_arg: The number of its arguments; -1 for any.
+            aggregate_class: A class with `step()` and `finalize()`; None removes it.
+
+        Raises:
+            PoolError: The database is not SQLite.
+        """
         self._register("create_aggregate", name, n_arg, aggregate_class)
 
     def create_collation(self, name: str, callable: Callable[[str, str], int] | None) -> None:
-        """As in `sqlite3`, on every connection."""
+        """Add a collation to every connection, as `create_collation()` of `sqlite3` does.
+
+        Args:
+            name: What SQL calls it.
+            callable: Compares two strings: negative, 0 or positive; None removes it.
+
+        Raises:
+            PoolError: The database is not SQLite.
+        """
         self._register("create_collation", name, callable)
 
     def _register(self, method: str, *arguments: Any, **more: Any) -> None:

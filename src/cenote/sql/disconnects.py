@@ -37,9 +37,12 @@ def mark(error: BaseException) -> None:
 def is_disconnect(error: BaseException) -> bool:
     """Return whether an error says that the connection to the database was lost, or not made.
 
-    True for a statement that was cut off in mid-flight, on every driver, for what was lost with a
-    connection (`TransactionLostError`, `SessionLostError` with such a cause), and for
-    `ConnectError`. False for errors of SQL, and for all other errors.
+    True for a statement that was interrupted, on every driver, for what was lost with a connection
+    (`TransactionLostError`, `SessionLostError` with such a cause), and for `ConnectError`. False
+    for errors of SQL, and for all other errors.
+
+    Args:
+        error: What was raised by a `Database`, or by its driver.
     """
     if isinstance(error, TransactionLostError | SessionLostError):
         cause = error.__cause__

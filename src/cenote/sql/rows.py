@@ -72,7 +72,12 @@ class Row(metaclass=ABCMeta):
 
     @abstractmethod
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a column, or the default if there is none of this name."""
+        """Return the value of a column, or a default if there is no column of this name.
+
+        Args:
+            name: The name of the column.
+            default: What is returned otherwise.
+        """
 
 
 class TupleRow(tuple[Any, ...]):

@@ -473,8 +473,16 @@ class Transaction(TextVerbs):
         return Join(self)
 
     async def prepare(self, sql: str, *, timeout: float | None = None) -> Statement:
-        """A statement that stays prepared on the connection until it is closed. `timeout` bounds
-        the preparation, and not the statement."""
+        """Prepare a statement, which stays prepared on the connection until it is closed.
+
+        Args:
+            sql: The statement, with `?` or `:name` where parameters belong.
+            timeout: How long the preparation may take, in seconds; it does not bound the statement.
+
+        Raises:
+            StatementTimeoutError: The preparation took longer than `timeout`.
+            Exception: The driver's own error, if the database refused the statement.
+        """
         self._open_session()
         parsed = await self._analyse(sql, {})
         session = self._open_session()

@@ -38,17 +38,39 @@ class TextVerbs(ABC):
         """Run a statement; return the number of rows that it matched.
 
         Args:
+            sql: The statement, with `?` or `:name` where parameters belong.
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
             timeout: How long it may take, in seconds, with the wait for a connection or for its
-                turn. Past it the server is told to stop, and `StatementTimeoutError` is raised; or
-                `AcquireTimeoutError`, if there was no connection by then.
+                turn. Past it the server is asked to stop. None for no limit.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            AcquireTimeoutError: No connection was free in time.
+            ConnectError: There is no connection, and none can be made.
+            TransactionLostError: The connection broke inside a transaction.
+            ValueError: The parameters do not fit the placeholders.
+            Exception: The driver's own error, if the database refused the statement.
         """
         return await self._run("execute", sql, parameters, timeout)  # type: ignore[no-any-return]
 
     async def execute_many(
         self, sql: str, parameters: Iterable[Any], *, timeout: float | None = None
     ) -> None:
-        """Run a statement once for each element of `parameters`: all of it or nothing. `timeout`
-        is that of `execute()`, and bounds the whole."""
+        """Run a statement once for each element of `parameters`: all of it, or nothing.
+
+        Args:
+            sql: The statement, with `?` or `:name` where parameters belong.
+            parameters: An iterable of sequences or mappings, one for each run.
+            timeout: How long all of it may take, in seconds; None for no limit.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            AcquireTimeoutError: No connection was free in time.
+            ConnectError: There is no connection, and none can be made.
+            TransactionLostError: The connection broke inside a transaction.
+            ValueError: The parameters do not fit the placeholders.
+            Exception: The driver's own error, if the database refused the statement.
+        """
         parsed = await self._analyse(sql, first_of(parameters))
         await run_many(
             parsed.bind, parameters, lambda text, rows: self._run_many(parsed, text, rows, timeout)
@@ -80,9 +102,20 @@ class TextVerbs(ABC):
         """Run a statement; return all rows.
 
         Args:
+            sql: The statement, with `?` or `:name` where parameters belong.
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
             into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
-                pydantic or msgspec, or any callable that takes the columns by name.
-            timeout: That of `execute()`.
+                pydantic or msgspec, or any callable that takes the columns by name. None: a `Row`.
+            timeout: How long it may take, in seconds, with the wait for a connection or for its
+                turn. Past it the server is asked to stop. None for no limit.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            AcquireTimeoutError: No connection was free in time.
+            ConnectError: There is no connection, and none can be made.
+            TransactionLostError: The connection broke inside a transaction.
+            ValueError: The parameters do not fit the placeholders.
+            Exception: The driver's own error, if the database refused the statement.
         """
         if into is not None:
             check_into(into)
@@ -112,8 +145,24 @@ class TextVerbs(ABC):
         into: Callable[..., T] | None = None,
         timeout: float | None = None,
     ) -> Row | T | None:
-        """Run a statement; return the first row, or None. `into` is that of `fetch_all()`,
-        `timeout` that of `execute()`."""
+        """Run a statement; return the first row, or None.
+
+        Args:
+            sql: The statement, with `?` or `:name` where parameters belong.
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
+            into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
+                pydantic or msgspec, or any callable that takes the columns by name. None: a `Row`.
+            timeout: How long it may take, in seconds, with the wait for a connection or for its
+                turn. Past it the server is asked to stop. None for no limit.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            AcquireTimeoutError: No connection was free in time.
+            ConnectError: There is no connection, and none can be made.
+            TransactionLostError: The connection broke inside a transaction.
+            ValueError: The parameters do not fit the placeholders.
+            Exception: The driver's own error, if the database refused the statement.
+        """
         if into is not None:
             check_into(into)
         row: Row | None = await self._run("fetch_one", sql, parameters, timeout)
@@ -122,8 +171,22 @@ class TextVerbs(ABC):
     async def fetch_val(
         self, sql: str, parameters: Parameters = None, *, timeout: float | None = None
     ) -> Any:
-        """Run a statement; return the first value of the first row, or None.
-        `timeout` is that of `execute()`."""
+        """Run a statement; return the first value of the first row, or None if there is no row.
+
+        Args:
+            sql: The statement, with `?` or `:name` where parameters belong.
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
+            timeout: How long it may take, in seconds, with the wait for a connection or for its
+                turn. Past it the server is asked to stop. None for no limit.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            AcquireTimeoutError: No connection was free in time.
+            ConnectError: There is no connection, and none can be made.
+            TransactionLostError: The connection broke inside a transaction.
+            ValueError: The parameters do not fit the placeholders.
+            Exception: The driver's own error, if the database refused the statement.
+        """
         return await self._run("fetch_val", sql, parameters, timeout)
 
     @overload
@@ -149,15 +212,28 @@ class TextVerbs(ABC):
         into: Callable[..., T] | None = None,
         timeout: float | None = None,
     ) -> Stream[Row] | Stream[T]:
-        """Return an async iterator that reads the rows piece by piece; it has `start()` and
-        `aclose()`. Parameters that do not fit raise here; if the text has more than 16,000
-        characters, when it starts.
+        """Return an async iterator over the rows, which are read piece by piece.
+
+        It has `start()` and `aclose()`.
+        A text with more than 16,000 characters is read when the iterator starts: what is wrong with
+        its parameters is raised then, and otherwise here.
 
         Args:
-            into: That of `fetch_all()`.
+            sql: The statement, with `?` or `:name` where parameters belong.
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
+            into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
+                pydantic or msgspec, or any callable that takes the columns by name. None: a `Row`.
             timeout: How long each wait for rows may take, in seconds: from the start of the
                 statement to its first rows, then each time that more are fetched. The time that
-                the rows are worked with does not count.
+                your program spends on the rows does not count.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            AcquireTimeoutError: No connection was free in time.
+            ConnectError: There is no connection, and none can be made.
+            TransactionLostError: The connection broke inside a transaction.
+            ValueError: The parameters do not fit the placeholders.
+            Exception: The driver's own error, if the database refused the statement.
         """
         if is_long(sql):
             return self._stream(None, sql, parameters, into, timeout)
@@ -204,16 +280,30 @@ class PreparedVerbs(ABC):
         """Run it; return the number of rows that it matched.
 
         Args:
-            timeout: How long it may take, in seconds. Past it the server is told to stop, and
-                `StatementTimeoutError` is raised.
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
+            timeout: How long it may take, in seconds. Past it the server is asked to stop.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            TransactionLostError: The connection broke inside a transaction.
+            Exception: The driver's own error, if the database refused the statement.
         """
         return await self._run("execute", parameters, timeout)  # type: ignore[no-any-return]
 
     async def execute_many(
         self, parameters: Iterable[Any], *, timeout: float | None = None
     ) -> None:
-        """Run it once for each element of `parameters`: all of it or nothing. `timeout` is that of
-        `execute()`, and bounds the whole."""
+        """Run it once for each element of `parameters`: all of it, or nothing.
+
+        Args:
+            parameters: An iterable of sequences or mappings, one for each run.
+            timeout: How long all of it may take, in seconds; None for no limit.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            TransactionLostError: The connection broke inside a transaction.
+            Exception: The driver's own error, if the database refused the statement.
+        """
         await run_many(self._bind, parameters, lambda text, rows: self._run_many(rows, timeout))
 
     @overload
@@ -240,9 +330,15 @@ class PreparedVerbs(ABC):
         """Run it; return all rows.
 
         Args:
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
             into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
-                pydantic or msgspec, or any callable that takes the columns by name.
-            timeout: That of `execute()`.
+                pydantic or msgspec, or any callable that takes the columns by name. None: a `Row`.
+            timeout: How long it may take, in seconds. Past it the server is asked to stop.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            TransactionLostError: The connection broke inside a transaction.
+            Exception: The driver's own error, if the database refused the statement.
         """
         if into is not None:
             check_into(into)
@@ -270,8 +366,19 @@ class PreparedVerbs(ABC):
         into: Callable[..., T] | None = None,
         timeout: float | None = None,
     ) -> Row | T | None:
-        """Run it; return the first row, or None. `into` is that of `fetch_all()`,
-        `timeout` that of `execute()`."""
+        """Run it; return the first row, or None.
+
+        Args:
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
+            into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
+                pydantic or msgspec, or any callable that takes the columns by name. None: a `Row`.
+            timeout: How long it may take, in seconds. Past it the server is asked to stop.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            TransactionLostError: The connection broke inside a transaction.
+            Exception: The driver's own error, if the database refused the statement.
+        """
         if into is not None:
             check_into(into)
         row: Row | None = await self._run("fetch_one", parameters, timeout)
@@ -280,8 +387,17 @@ class PreparedVerbs(ABC):
     async def fetch_val(
         self, parameters: Parameters = None, *, timeout: float | None = None
     ) -> Any:
-        """Run it; return the first value of the first row, or None.
-        `timeout` is that of `execute()`."""
+        """Run it; return the first value of the first row, or None if there is no row.
+
+        Args:
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
+            timeout: How long it may take, in seconds. Past it the server is asked to stop.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            TransactionLostError: The connection broke inside a transaction.
+            Exception: The driver's own error, if the database refused the statement.
+        """
         return await self._run("fetch_val", parameters, timeout)
 
     @overload
@@ -301,14 +417,22 @@ class PreparedVerbs(ABC):
         into: Callable[..., T] | None = None,
         timeout: float | None = None,
     ) -> Stream[Row] | Stream[T]:
-        """Return an async iterator that reads the rows piece by piece; it has `start()` and
-        `aclose()`.
+        """Return an async iterator over the rows, which are read piece by piece.
+
+        It has `start()` and `aclose()`.
 
         Args:
-            into: That of `fetch_all()`.
+            parameters: A sequence for `?`, or a mapping for `:name`; None for no parameters.
+            into: What each row becomes: a dataclass, a NamedTuple, a TypedDict, a class of attrs,
+                pydantic or msgspec, or any callable that takes the columns by name. None: a `Row`.
             timeout: How long each wait for rows may take, in seconds: from the start of the
                 statement to its first rows, then each time that more are fetched. The time that
-                the rows are worked with does not count.
+                your program spends on the rows does not count.
+
+        Raises:
+            StatementTimeoutError: It took longer than `timeout`.
+            TransactionLostError: The connection broke inside a transaction.
+            Exception: The driver's own error, if the database refused the statement.
         """
         return self._stream(*self._bind(parameters), into, timeout)
 

@@ -137,12 +137,16 @@ class FaultProxy:
         return self._call(lambda: copy.copy(self._counts))
 
     def wait_for(self, condition: Callable[[Counts], bool], timeout: float = WAIT) -> None:
-        """Wait until `condition`, which is given the counts, is true.
+        """Wait until a condition is true.
 
         It blocks the thread; in a coroutine: `await asyncio.to_thread(proxy.wait_for, ...)`.
 
+        Args:
+            condition: Called with the counts; returns whether they are as wanted.
+            timeout: The longest wait, in real seconds.
+
         Raises:
-            TimeoutError: The condition was not true within `timeout` real seconds.
+            TimeoutError: The condition was not true within `timeout` seconds.
         """
         done: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -178,11 +182,18 @@ class FaultProxy:
 
         Afterwards the connections work again and ends are passed on, but connections made meanwhile
         have no server, and stay silent.
+
+        Args:
+            on: False ends it.
         """
         self._call(lambda: self._swallow(on))
 
     def hold_ends(self, on: bool = True) -> None:
-        """While on, pass what the server sends, but not that it ended the connection."""
+        """While on, pass what the server sends, but not that it ended the connection.
+
+        Args:
+            on: False ends it.
+        """
 
         def act() -> None:
             self._holds_ends = on
@@ -192,7 +203,11 @@ class FaultProxy:
         self._call(act)
 
     def hold_replies(self, on: bool = True) -> None:
-        """While on, keep what the server sends; it is passed afterwards, in its order."""
+        """While on, keep what the server sends; it is passed afterwards, in its order.
+
+        Args:
+            on: False ends it.
+        """
 
         def act() -> None:
             self._holds_replies = on
@@ -204,7 +219,11 @@ class FaultProxy:
         self._call(act)
 
     def refuse(self, on: bool = True) -> None:
-        """While on, reset new connections at once; those that are open go on."""
+        """While on, reset new connections at once; those that are open go on.
+
+        Args:
+            on: False ends it.
+        """
 
         def act() -> None:
             self._refuses = on
@@ -212,7 +231,11 @@ class FaultProxy:
         self._call(act)
 
     def slow(self, seconds: float) -> None:
-        """Pass every reply so many seconds later from now on; 0 ends it."""
+        """Delay every reply from now on.
+
+        Args:
+            seconds: How much later it is passed; 0 ends it.
+        """
 
         def act() -> None:
             self._delay = seconds
@@ -222,7 +245,10 @@ class FaultProxy:
     def cut_reply_after(self, n_bytes: int) -> None:
         """Reset the connection that gets the n-th byte of replies from now, counted over all.
 
-        With 0 the next reply is not passed at all. Once; the other connections stay.
+        It happens once; the other connections stay.
+
+        Args:
+            n_bytes: How many bytes are passed before. With 0 the next reply is not passed at all.
         """
 
         def act() -> None:

@@ -34,6 +34,9 @@ def ended(stats: Stats) -> int:
 def check_ledger(pool: Pool[Any]) -> None:
     """Check that a closed pool has destroyed everything that it created.
 
+    Args:
+        pool: The pool, which must be closed.
+
     Raises:
         AssertionError: The pool is not closed, more was created than destroyed, something is
             idle, in use, waited for or under way, or an acquire has begun and its end was not

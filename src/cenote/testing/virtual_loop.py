@@ -55,6 +55,9 @@ async def settle() -> None:
 async def advance(seconds: float) -> None:
     """Move the time of the running `VirtualLoop`, as its method `advance()` does.
 
+    Args:
+        seconds: By how much; 0 or more.
+
     Raises:
         RuntimeError: The running loop is not a `VirtualLoop`.
     """
@@ -98,7 +101,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         await self._idle()
 
     async def advance(self, seconds: float) -> None:
-        """Move time, firing the timers on the way in their order, and settle at the end."""
+        """Move the time, firing the timers on the way in their order, and settle at the end.
+
+        Args:
+            seconds: By how much; 0 or more.
+
+        Raises:
+            ValueError: `seconds` is negative.
+        """
         if not 0 <= seconds < math.inf:
             raise ValueError(f"cannot advance by {seconds} s")
         end = self._now + seconds
@@ -120,7 +130,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return None if when == math.inf else when
 
     def jump(self, when: float) -> None:
-        """Set the time, if it is later; what is due then runs when the loop is given control."""
+        """Set the time, if it is later; what is due then runs when the loop is given control.
+
+        Args:
+            when: The new time of the loop.
+        """
         if when < self._now:
             return
         # A timer fires only when it is earlier than now + resolution, which for a very distant one

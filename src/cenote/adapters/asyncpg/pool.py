@@ -121,10 +121,20 @@ class Pool(BasePool):
         return self._cenote
 
     def lane(self, name: str, *, max_size: int | None = None, priority: int = 0) -> PoolLane:
-        """`with pool.lane("batch", max_size=3, priority=-1):` what is done inside, also by tasks
-        that are started there, never has more than `max_size` connections in use, and who waits
-        with a higher priority is served first; outside of lanes it is 0. The same name and options
-        give the same lane. Raises `ValueError` if the name has other options already."""
+        """Use a lane of the pool: `with pool.lane("batch", max_size=3, priority=-1):`.
+
+        Everything inside the block, also in tasks that are started there, goes through the lane.
+        Tasks with a higher priority are served first; outside of lanes the priority is 0. The same
+        name and options give the same lane.
+
+        Args:
+            name: The name of the lane, which messages and statistics show.
+            max_size: The most connections that the lane has in use at once; None for no limit.
+            priority: Higher is served first.
+
+        Raises:
+            ValueError: There is a lane of this name with other options.
+        """
         if self._lanes is None:
             self._lanes = PoolLanes(self)
         return self._lanes.get(name, max_size, priority)
@@ -134,7 +144,12 @@ class Pool(BasePool):
     def acquire(self, *, timeout: float | None = None) -> AcquireBlock:
         """Acquire a connection, as `asyncpg.Pool.acquire()` does.
 
-        Raises `AcquireTimeoutError`, a `TimeoutError` that says who holds the connections.
+        Args:
+            timeout: Seconds for all of it; None for `acquire_timeout` of `cenote_options`.
+
+        Raises:
+            AcquireTimeoutError: There was no connection in time. It is a `TimeoutError` that names
+                the holders.
         """
         place = self._cenote if self._lanes is None else self._lanes.entered()
         if timeout is None:
@@ -185,7 +200,12 @@ class Pool(BasePool):
             raise asyncpg.InterfaceError("connection was closed by the setup function")
 
     async def release(self, connection: Any, *, timeout: float | None = None) -> None:
-        """Release a connection to the pool, as `asyncpg.Pool.release()` does."""
+        """Release a connection to the pool, as `asyncpg.Pool.release()` does.
+
+        Args:
+            connection: What `acquire()` gave.
+            timeout: Seconds for its reset; None for that of `acquire()`.
+        """
         if type(connection) is not Proxy or connection._holder._pool is not self:
             raise asyncpg.InterfaceError(
                 f"Pool.release() received invalid connection: "
