@@ -195,6 +195,40 @@ async def test_a_closed_coroutine_of_a_waiter_counts_cancelled(make_pool, async_
     pool.release(thing)
 
 
+@pytest.mark.parametrize("hook", ["factory", "before_acquire"])
+@pytest.mark.parametrize("what", ["send", "throw", "close"])
+async def test_an_acquire_that_its_own_hook_drives_counts_once(make_pool, hook, what):
+    refused = []
+
+    def drive(*_):
+        if running and not refused:
+            asked = running[0]
+            call = {"send": (None,), "throw": (KeyError(),), "close": ()}[what]
+            try:
+                getattr(asked, what)(*call)
+            except Exception as error:
+                refused.append(error)
+            else:
+                refused.append(None)
+        return Thing() if hook == "factory" else True
+
+    running = []
+    pool = make_pool(
+        drive if hook == "factory" else Thing,
+        before_acquire=drive if hook == "before_acquire" else None,
+    )
+    if hook != "factory":
+        pool.release(await pool.acquire())
+    running.append(pool.acquire())
+    thing = await running[0]
+    assert len(refused) == 1
+    counts = ends(pool)
+    assert counts == {"begun": counts["acquired"], "acquired": counts["acquired"]}
+    assert pool.active_count == 1
+    pool.release(thing)
+    assert pool.idle_count == 1
+
+
 @styles
 async def test_what_before_acquire_raises_beside_exceptions_counts_cancelled(make_pool, style):
     pool = make_pool(Thing, before_acquire=styled(style, raising(asyncio.CancelledError())))

@@ -265,10 +265,23 @@ acquire_go_on(Claim *claim, Engine *engine, Core *core, int by_interpreter)
         return acquire_hand_over(claim, core, by_interpreter);
     }
     if (claim->stage == SLOW) {
-        return Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+        claim->driven = 1;
+        PyObject *step = Py_TYPE(claim->steps)->tp_iternext(claim->steps);
+        claim->driven = 0;
+        return step;
     }
     used_before(); /* its first step is under way, or a subscriber has driven it to its end */
     return NULL;
+}
+
+/* Whether what its slow path calls has come back to it: refused, as by any coroutine. */
+static int
+is_driven(Claim *claim)
+{
+    if (claim->driven) {
+        PyErr_SetString(PyExc_ValueError, "coroutine already executing");
+    }
+    return claim->driven;
 }
 
 /* It ends without a resource, by an exception. */
@@ -306,11 +319,14 @@ acquire_step(Claim *claim, int by_interpreter)
     if (engine->core->busy) {
         Py_RETURN_NONE; /* in the middle of another step: the task comes back in the next turn */
     }
+    if (is_driven(claim)) {
+        return NULL;
+    }
     Core *core = step_begin(engine);
     int entered = claim->stage;
     PyObject *step = acquire_go_on(claim, engine, core, by_interpreter);
-    if (step == NULL) {
-        if (entered != BEGUN && claim->stage != FRESH) { /* else it goes on, or has not begun */
+    if (step == NULL && entered != BEGUN) { /* else its first step goes on */
+        if (claim->stage != FRESH) {        /* else it has not begun */
             acquire_end(claim);
         }
         if (claim->state != HOLDING) {
@@ -361,12 +377,14 @@ acquire_undo(Claim *claim)
 static PyObject *
 Acquire_throw(Claim *claim, PyObject *args)
 {
-    if (acquire_undo(claim) < 0) {
+    if (is_driven(claim) || acquire_undo(claim) < 0) {
         return NULL;
     }
     if (claim->stage == SLOW) {
         PyObject *throw = PyObject_GetAttrString(claim->steps, "throw");
+        claim->driven = 1;
         PyObject *result = throw == NULL ? NULL : PyObject_CallObject(throw, args);
+        claim->driven = 0;
         Py_XDECREF(throw);
         if (result == NULL) {
             acquire_end(claim);
@@ -383,6 +401,9 @@ Acquire_throw(Claim *claim, PyObject *args)
 static PyObject *
 Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored))
 {
+    if (is_driven(claim)) {
+        return NULL;
+    }
     if (claim->stage == FRESH) {
         acquire_end(claim);
     }
@@ -391,7 +412,10 @@ Acquire_close(Claim *claim, PyObject *Py_UNUSED(ignored))
     }
     if (claim->stage == SLOW) {
         acquire_end(claim);
-        return PyObject_CallMethod(claim->steps, "close", NULL);
+        claim->driven = 1;
+        PyObject *result = PyObject_CallMethod(claim->steps, "close", NULL);
+        claim->driven = 0;
+        return result;
     }
     if (claim->stage == PAUSED) {
         PyErr_SetNone(PyExc_GeneratorExit);

@@ -255,7 +255,7 @@ claim_start(Claim *claim, State *st)
     claim->state = ASKING;
     claim->stage = FRESH;
     claim->in_block = claim->warned = claim->own_waiter = 0;
-    claim->over = claim->uncounted = 0;
+    claim->over = claim->uncounted = claim->driven = 0;
     claim->future = claim->pause = NULL;
     claim->timed_by = NULL;
     claim->failures = 0;

@@ -96,6 +96,7 @@ struct Claim {
     PyObject *future, *pause; /* while it is suspended: what wakes it, and what it is driven by */
     long long failures;       /* of the factory, before this wait */
     char own_waiter;          /* it has waited here: it is what is woken, unless pool/waiter.py took over */
+    char driven;              /* its slow path is being driven: what that calls cannot drive it, too */
 };
 
 typedef struct {
