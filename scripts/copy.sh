@@ -10,7 +10,7 @@ if [[ -e .git ]] && command -v git >/dev/null; then
         while IFS= read -r -d '' file; do [[ ! -e $file ]] || printf '%s\0' "$file"; done |
         tar --null --files-from=- -cf - | tar -xf - -C "$1"
 else
-    tar -cf - --exclude='.venv*' --exclude=build --exclude=dist --exclude='*.egg-info' \
+    tar -cf - --exclude='.venv*' --exclude=.cache --exclude=build --exclude=dist --exclude='*.egg-info' \
         --exclude=__pycache__ --exclude='*.so' --exclude='.*_cache' --exclude=.hypothesis . |
         tar -xf - -C "$1"
 fi

@@ -218,7 +218,7 @@ def rejected(name: str | None, hook: str) -> PoolError:
 
 
 def found_unusable(name: str | None, word: str) -> PoolError:
-    """Return the error of a hook that returned False, for callers that know it by this word only."""
+    """Return the error of a hook that returned False, for callers that know it by this word."""
     return PoolError(f"{label(name)}: {word} found it unusable")
 
 

@@ -98,11 +98,12 @@ class Stream(Generic[T]):
     async def _read(self) -> bool:
         """Fetch the next rows; return whether there were any, and close the stream if not."""
         if self._parsed is None:
-            await self._analyse()
+            self._parsed = await self._analyse()
+        parsed: ParsedStatement = self._parsed
         limit = None
         if self._timeout is not None:
             limit = TimeLimit(
-                self._database._loop_databases.here(), self._parsed, self._timeout, gives="rows"
+                self._database._loop_databases.here(), parsed, self._timeout, gives="rows"
             )
         if self._pin is None:
             await self._open(limit)
@@ -133,14 +134,14 @@ class Stream(Generic[T]):
         self._rows.reverse()
         return True
 
-    async def _analyse(self) -> None:
+    async def _analyse(self) -> ParsedStatement:
         try:
             parsed = await self._database._analyse(self._text, self._arguments)
             self._text, self._arguments = parsed.bind(self._arguments)
         except BaseException:
             self._over = True
             raise
-        self._parsed = parsed
+        return parsed
 
     async def aclose(self) -> None:
         """The end, reached or not; the connection goes back."""

@@ -258,7 +258,7 @@ class MysqlConnection(DriverConnection):
                 note_row(error, at, last)
             raise
 
-    async def _failed_row(self, text: str, error: errors.MySQLError) -> int | None:
+    async def _failed_row(self, text: str, error: Exception) -> int | None:
         """Which of the rows of an INSERT that were sent at once has failed, if the server knows. Of
         UPDATE and DELETE it would count the rows of the table."""
         if not INSERTING.match(text):
