@@ -1,5 +1,6 @@
 """Engines of SQLAlchemy with `CenotePool`, on every database; and a pool of each adapter."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from cenote.testing import check_ledger
+from tests.support.servers import PostgresServer
+from tests.support.waiting import WAIT
 
 MakeEngine = Callable[..., Any]  # an AsyncEngine of SQLAlchemy, which may not be installed
 
@@ -43,6 +46,22 @@ def make_engine(sqlite_url: str) -> MakeEngine:
 
     def make(url: str = sqlite_url, **options: Any) -> Any:
         return create_async_engine(url, **{"poolclass": CenotePool, **options})
+
+    return make
+
+
+@pytest.fixture
+def make_asyncpg_pool(postgres_server: PostgresServer) -> Callable[..., Any]:
+    """Makes a pool, by default for two connections, whose ledger is even at its end."""
+    from cenote.adapters.asyncpg import Pool, create_pool
+
+    @asynccontextmanager
+    async def make(**options: Any) -> AsyncIterator[Pool]:
+        options = {"min_size": 0, "max_size": 2, **options}
+        pool = create_pool(postgres_server.url, **options)
+        async with asyncio.timeout(WAIT), pool:
+            yield pool
+        check_ledger(pool.pool)
 
     return make
 

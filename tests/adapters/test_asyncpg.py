@@ -2,15 +2,13 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import pytest
 
 import cenote
-from cenote.testing import check_ledger
 from tests.support.servers import PostgresServer
 from tests.support.waiting import WAIT
 
@@ -19,24 +17,14 @@ pytest.importorskip("asyncpg")
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from cenote.adapters.asyncpg import Pool, create_pool
+from cenote.adapters.asyncpg import create_pool
 
 Made = Callable[..., Any]
 
 
 @pytest.fixture
-def pool_of(postgres_server: PostgresServer) -> Made:
-    """Makes a pool whose ledger is even at its end."""
-
-    @asynccontextmanager
-    async def make(**options: Any) -> AsyncIterator[Pool]:
-        options = {"min_size": 0, "max_size": 2, **options}
-        pool = create_pool(postgres_server.url, **options)
-        async with asyncio.timeout(WAIT), pool:
-            yield pool
-        check_ledger(pool.pool)
-
-    return make
+def pool_of(make_asyncpg_pool: Made) -> Made:
+    return make_asyncpg_pool
 
 
 def test_arguments_are_those_of_asyncpg_and_one() -> None:

@@ -1,38 +1,25 @@
 """What a task leaves in its session, and what the next one finds, through `create_pool()`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-
-from cenote.testing import check_ledger
-from tests.support.servers import PostgresServer
-from tests.support.waiting import WAIT
 
 pytest.importorskip("asyncpg")
 
 import asyncpg
 
-from cenote.adapters.asyncpg import Pool, create_pool
+from cenote.adapters.asyncpg import create_pool
 
 Made = Callable[..., Any]
 
 
 @pytest.fixture
-def pool_of(postgres_server: PostgresServer) -> Made:
-    """Makes a pool with one connection, whose ledger is even at its end."""
-
-    @asynccontextmanager
-    async def make(**options: Any) -> AsyncIterator[Pool]:
-        options = {"min_size": 0, "max_size": 1, **options}
-        pool = create_pool(postgres_server.url, **options)
-        async with asyncio.timeout(WAIT), pool:
-            yield pool
-        check_ledger(pool.pool)
-
-    return make
+def pool_of(make_asyncpg_pool: Made) -> Made:
+    """Makes a pool with one connection."""
+    return partial(make_asyncpg_pool, max_size=1)
 
 
 class CountingConnection(asyncpg.Connection):  # type: ignore[misc]
