@@ -70,12 +70,14 @@ def acquire_timeout(
     lane: str | None = None,
     at_limit: bool = False,
     lent: str = "",
+    lacks: bool = False,
     retry_after: float | None = None,
 ) -> AcquireTimeoutError:
     """Return the error of an acquire; `held` is the result of `held_by` for the holders, and `full`
     what the backend said if it has no room for another resource. `limit` is the limit that was
     reached, if the acquire had more than one. `at_limit`: it was still waiting for a place of its
-    lane. `lent`: what the lender of the capacity says of it."""
+    lane. `lent`: what the lender of the capacity says of it; `lacks`: it has lent less than the
+    pool may have."""
     active, idle, waiting = counts
     which = "" if limit is None else f"{limit}; "
     text = (
@@ -100,6 +102,8 @@ def acquire_timeout(
             f". The lane has as many out as it may have: raise max_size of lane {lane!r}, "
             f"or hold resources for a shorter time."
         )
+    elif lacks:
+        text += ". Raise the budget, or hold resources for a shorter time."
     else:
         text += ". Raise max_size, or hold resources for a shorter time."
     return AcquireTimeoutError(text, holders, retry_after)

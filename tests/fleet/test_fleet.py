@@ -477,6 +477,37 @@ async def test_a_sentence_for_each_state_of_the_lease(world):
         )
 
 
+async def test_a_timeout_names_what_is_to_be_raised(world):
+    async with world:
+        first, second = (world.process().pool(max_size=20) for _ in range(2))
+        one = Load(first, 20)
+        await advance(1)
+        with pytest.raises(
+            AcquireTimeoutError, match=r"has 20, its part\. Raise max_size, or hold"
+        ):
+            await first.acquire(timeout=0.01)
+        two = Load(second, 20)
+        await advance(1)
+        with pytest.raises(AcquireTimeoutError, match=r"has 10, .*\. Raise the budget, or hold"):
+            await second.acquire(timeout=0.01)
+        await one.end()
+        await two.end()
+
+
+async def test_a_resize_during_a_request_is_told_after_it(world):
+    async with world:
+        pool = world.process().pool(max_size=5)
+        await pool.open()
+        await advance(3)
+        world.delay = lambda: 0.1
+        [loan] = world.processes[next(iter(world.processes))].loans
+        loan._begin()
+        await advance(0.05)
+        pool.resize(max_size=20)
+        await advance(0.4)
+        assert pool.max_size == 20
+
+
 async def test_an_unexpected_error_of_a_ledger_is_logged(world, caplog, monkeypatch):
     async with world:
         process = world.process()

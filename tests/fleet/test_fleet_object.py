@@ -45,6 +45,10 @@ def path(tmp_path):
         ({"strict": 1}, TypeError, r"strict must be True or False, not int"),
         ({"audit": None}, TypeError, r"audit must be True or False"),
         ({"url": "redis://x", "path": "y"}, ValueError, r"path is for a fleet of one host"),
+        ({"path": 5}, TypeError, r"path must be a path or None, not int"),
+        ({"url": "redis://:secret@h:x"}, ValueError, r"is no URL of Redis: ValueError: Port could"),
+        ({"url": "redis://:secret@h?x=1"}, ValueError, r"is no URL of Redis: TypeError: .*'x'"),
+        ({"url": "postgresql://u:secret@h/d?x=1"}, ValueError, r"has the unknown option 'x'"),
     ],
 )
 def test_a_bad_argument_is_named(options, error, text):

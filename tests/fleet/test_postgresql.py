@@ -256,9 +256,11 @@ async def test_a_wrong_password_is_said_at_once(url, tmp_path):
         await opening(url.replace("//app:", "//nobody:"), tmp_path)
 
 
-async def test_a_server_that_is_away_is_said(tmp_path):
+@pytest.mark.parametrize("ttl", [5.0, 50.0])
+async def test_a_server_that_is_away_is_said(tmp_path, ttl):
+    fleet = World("postgresql://app@127.0.0.1:1/app", tmp_path, "away").fleet("one", ttl=ttl)
     with pytest.raises(LedgerError, match=r"127\.0\.0\.1"):
-        await opening("postgresql://app@127.0.0.1:1/app", tmp_path)
+        await fleet.members()
 
 
 def test_a_wrong_url_is_refused_before_anything_is_connected(tmp_path):

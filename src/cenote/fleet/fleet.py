@@ -18,7 +18,7 @@ from ..states import CircuitState
 from .board import FleetHolder, longest_holders
 from .breaker import FleetBreaker
 from .ledger import LedgerConfig, LedgerError, MemberRow
-from .loading import load, scheme_of
+from .loading import new_ledger, scheme_of
 from .loop_fleet import FleetConfig, LoopFleet
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class Fleet:
         if url is not None and path is not None:
             raise ValueError("path is for a fleet of one host: give no url, or no path")
         scheme = scheme_of(url or "")
-        load(scheme)
         span = options.duration("ttl", ttl)
         if span < SHORTEST:
             raise ValueError(f"ttl must be {SHORTEST:g} or more seconds, not {ttl!r}")
-        place = None if path is None else os.fspath(path)
+        ledger = LedgerConfig(url or "", _checked_name(name), span, _checked_path(path))
+        new_ledger(ledger)  # checks the URL
         self._config = FleetConfig(
-            LedgerConfig(url or "", _checked_name(name), span, place),
+            ledger,
             options.whole("budget", budget, least=1),
             socket.gethostname(),
             options.flag("strict", strict),
@@ -183,7 +183,8 @@ class Fleet:
                 rows = await fleet.rows()
             return rows, longest_holders(getattr(fleet.ledger, "board", None), rows)
         except TimeoutError:
-            raise LedgerError(f"fleet {self.name!r}: no answer within 1 s") from None
+            said: str = getattr(fleet.ledger, "said", "")
+            raise LedgerError(said or f"fleet {self.name!r}: no answer within 1 s") from None
         finally:
             if known is None:
                 await fleet.close_if_empty()
@@ -277,6 +278,14 @@ def _checked_name(name: object) -> str:
             f"name must be 1 to 64 letters, digits, dots, hyphens or underscores, not {name!r}"
         )
     return name
+
+
+def _checked_path(path: object) -> str | None:
+    if path is None:
+        return None
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path must be a path or None, not {type(path).__name__}")
+    return os.fsdecode(path)
 
 
 def _ignore(_: object) -> None:

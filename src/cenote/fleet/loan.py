@@ -156,6 +156,7 @@ class MemberLoan:
         self._floor = max(1, least)
         self.lease.limit(min(most, self._fleet.config.budget))
         self._apply()
+        self._again = self._task is not None  # the request under way has the old sizes
         self._sync_soon()
 
     @property

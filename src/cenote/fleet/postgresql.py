@@ -118,7 +118,7 @@ class PostgresLedger(LocalLedger):
         self._stirred = asyncio.Event()
         self._woken = False  # from elsewhere
         self._session: HostSession | None = None
-        self._said = ""  # the last failure that was logged
+        self.said: str = ""  # why there is no session, as it was logged
 
     async def open(self, news: Callable[[News], object]) -> None:
         """See `Ledger`. Returns when the agent of this host has had an answer."""
@@ -130,7 +130,7 @@ class PostgresLedger(LocalLedger):
                         raise LedgerConfigError(error)
                     await asyncio.sleep(LOOKING)
         except TimeoutError:
-            said = self._said or f"{self._where()}: no answer"
+            said = self.said or f"{self._where()}: no answer"
             await self.close()
             raise LedgerError(said) from None
         except BaseException:
@@ -208,7 +208,7 @@ class PostgresLedger(LocalLedger):
         silence = self._clock() - notes.lost if notes.lost else 0.0
         if others.last.since < 0 or silence > PATIENT_BEATS * self._config.beat:
             raise LedgerError(
-                self._said or f"{self._where()}: no session at the server for {silence:.0f} s"
+                self.said or f"{self._where()}: no session at the server for {silence:.0f} s"
             )
 
     def _grant(self, ledger: ReferenceLedger, member: str, grant: Grant) -> Grant:
@@ -305,8 +305,8 @@ class PostgresLedger(LocalLedger):
             await asyncio.sleep(random.uniform(0.5, 1.0) * beat / 4)
 
     def _say(self, error: LedgerError) -> None:
-        said, self._said = self._said, str(error)
-        if said != self._said:
+        said, self.said = self.said, str(error)
+        if said != self.said:
             log(WARNING, "fleet %r: %s", self._fleet, error, fields={"fleet": self._fleet})
 
     async def _note_loss(self, error: str = "") -> None:
@@ -323,7 +323,7 @@ class PostgresLedger(LocalLedger):
 
     def answered(self) -> None:
         """The server has answered: what was logged before is over."""
-        self._said = ""
+        self.said = ""
 
     @property
     def beat(self) -> float:

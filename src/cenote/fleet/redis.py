@@ -80,26 +80,32 @@ class RedisLedger:
         self._pubsub: PubSub | None = None
         self._listening: asyncio.Task[None] | None = None
         self._subscribed = asyncio.Event()
+        self._new_client()  # checks the URL
 
-    async def open(self, news: Callable[[News], object]) -> None:
-        """See `Ledger`."""
+    def _new_client(self) -> Redis:
+        """Make one that connects when it is used. Raises `ValueError` for a wrong URL."""
         scheme, colon, rest = self._config.url.partition("://")
         scheme = SCHEMES.get(scheme.lower(), scheme.lower())
         options = {} if scheme == "unix" else {"socket_keepalive": True}
         try:
-            self._client = Redis.from_url(
+            client = Redis.from_url(
                 scheme + colon + rest,
                 retry=Retry(NoBackoff(), 0),  # a request that was repeated would be refused
                 socket_connect_timeout=self._patience,
                 max_connections=2,
                 **options,
             )
-            pool = self._client.connection_pool
+            pool = client.connection_pool
             pool.connection_class(**pool.connection_kwargs)  # checks the options of the URL
         except (ValueError, TypeError) as error:
-            raise LedgerConfigError(
+            raise ValueError(
                 f"the URL of the fleet {self._config.name!r} is no URL of Redis: {explained(error)}"
             ) from None  # whose text has the URL
+        return client
+
+    async def open(self, news: Callable[[News], object]) -> None:
+        """See `Ledger`."""
+        self._client = self._new_client()
         self._news = news
         self._subscribed.clear()
         try:

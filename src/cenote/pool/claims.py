@@ -133,6 +133,7 @@ class Claims:
             lane=lane_name(claim),
             at_limit=claim.lane is not None and not claim.placed,
             lent=engine.lending.sentence(),
+            lacks=engine.lending.lacks(),
             retry_after=self.retry_after(claim),
         )
         if full is not None:

@@ -72,6 +72,11 @@ class Lending:
         """What a timeout error says of the loan."""
         return "" if self.loan is None else self._engine.call_out(self.loan.sentence)
 
+    def lacks(self) -> bool:
+        """Whether less is lent than the pool may have."""
+        core = self._engine.core
+        return self.loan is not None and core.max_size < core.ceiling
+
     def withhold(self) -> None:
         """The lender has refused one more resource: there is no room until it resizes the pool."""
         core = self._engine.core
