@@ -21,6 +21,8 @@ from .mask import masked
 if TYPE_CHECKING:
     from .events import Holder
 
+HOLD_SHORTER = "Raise max_size, or hold resources for a shorter time."
+RAISE_BUDGET = "Raise the budget, or hold resources for a shorter time."
 HOLDERS_SHOWN = 10  # how many holders a message lists; error.holders has them all
 
 
@@ -70,14 +72,14 @@ def acquire_timeout(
     lane: str | None = None,
     at_limit: bool = False,
     lent: str = "",
-    lacks: bool = False,
+    remedy: str = HOLD_SHORTER,
     retry_after: float | None = None,
 ) -> AcquireTimeoutError:
     """Return the error of an acquire; `held` is the result of `held_by` for the holders, and `full`
     what the backend said if it has no room for another resource. `limit` is the limit that was
     reached, if the acquire had more than one. `at_limit`: it was still waiting for a place of its
-    lane. `lent`: what the lender of the capacity says of it; `lacks`: it has lent less than the
-    pool may have."""
+    lane. `lent`: what the lender of the capacity says of it. `remedy`: what to do if none of this
+    says it."""
     active, idle, waiting = counts
     which = "" if limit is None else f"{limit}; "
     text = (
@@ -102,11 +104,25 @@ def acquire_timeout(
             f". The lane has as many out as it may have: raise max_size of lane {lane!r}, "
             f"or hold resources for a shorter time."
         )
-    elif lacks:
-        text += ". Raise the budget, or hold resources for a shorter time."
     else:
-        text += ". Raise max_size, or hold resources for a shorter time."
+        text += f". {remedy}"
     return AcquireTimeoutError(text, holders, retry_after)
+
+
+def still_creating(word: str) -> str:
+    """Return what to do if nothing is held, and the factory, which is known by this word, runs."""
+    return (
+        f"{word[0].upper()}{word[1:]} was still under way: find out what takes so long, or raise "
+        f"the timeout."
+    )
+
+
+def nothing_idle(word: str) -> str:
+    """Return what to do if there is room, but the timeout of 0 lets no async factory run."""
+    return (
+        f"Nothing was idle, and timeout=0 leaves no time for {word}: with wait_timeout=0 a new one "
+        f"is made."
+    )
 
 
 def deadlock(

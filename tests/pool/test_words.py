@@ -75,7 +75,7 @@ async def test_a_failed_refill_says_when_it_is_tried_again(make_pool, caplog, mo
 
     pool = make_pool(make, min_size=1)
     await pool.open()
-    error = OSError("down")
+    error = OSError("down.")
     await pool.retire()
     await advance(0.1)
     record = only(caplog, "factory")

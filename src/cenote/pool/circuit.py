@@ -93,13 +93,13 @@ class Circuit:
         if state is CircuitState.RECOVERING:
             limit = self._engine.core.recovering_limit
             return f"{limit} acquire{'s' * (limit > 1)} at a time may pass as a probe"
-        count = self._failures
+        count, failure = self._failures, (self.failure or "").removesuffix(".")
         if not count:
             why = "no failure was reported since the last change"
         elif count == 1:
-            why = f"1 failure since the last change: {self.failure}"
+            why = f"1 failure since the last change: {failure}"
         else:
-            why = f"{count} failures since the last change, the last one: {self.failure}"
+            why = f"{count} failures since the last change, the last one: {failure}"
         wait = self.retry_after()
         if wait is None:
             return f"{why}; no probe is due, pool.recover() or pool.activate() lets acquires pass"

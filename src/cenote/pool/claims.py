@@ -133,7 +133,7 @@ class Claims:
             lane=lane_name(claim),
             at_limit=claim.lane is not None and not claim.placed,
             lent=engine.lending.sentence(),
-            lacks=engine.lending.lacks(),
+            remedy=self._remedy(claim),
             retry_after=self.retry_after(claim),
         )
         if full is not None:
@@ -142,6 +142,17 @@ class Claims:
             error.__cause__ = engine.creations.last_error
         engine.accounts.timed_out(claim, error)
         return error
+
+    def _remedy(self, claim: Claim) -> str:
+        """What to do about a timeout: where nothing is held, nobody can hold it shorter."""
+        engine = self._engine
+        core = engine.core
+        word = engine.words.of("factory", "the factory")
+        if not core.active and claim.timeout == 0 and core.room() > 0 and not core.sync_factory:
+            return messages.nothing_idle(word)
+        if not core.active and core.opening:
+            return messages.still_creating(word)
+        return messages.RAISE_BUDGET if engine.lending.lacks() else messages.HOLD_SHORTER
 
     def end_waits(self) -> None:
         """No factory runs any more: time out the claims that stayed because one did."""

@@ -129,11 +129,12 @@ class Signals:
         """Log in one line what has failed, why, and what follows. The traceback, which is mostly
         cenote's own, comes with it at the level DEBUG only."""
         text = f"%s failed: %s{'; ' * bool(follows)}{follows}"
+        why = explained(error).removesuffix("." * bool(follows))
         if logger.isEnabledFor(DEBUG) or not isinstance(error, Exception):
-            self.log(level, text, what, explained(error), *arguments, error=error)
+            self.log(level, text, what, why, *arguments, error=error)
         else:
             kind = type(error).__name__
-            self.log(level, text, what, explained(error), *arguments, about=kind)
+            self.log(level, text, what, why, *arguments, about=kind)
 
     def changed(self) -> None:
         """Wake the open() calls that wait."""

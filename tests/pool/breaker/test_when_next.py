@@ -26,7 +26,7 @@ def still(monkeypatch):
 async def opened(make_pool, threshold=2):
     """A pool whose breaker its own strategy has opened."""
     strategy = ConsecutiveFailures(threshold, recovery_timeout=8.0)
-    error = OSError("down")
+    error = OSError("down.")
     pool = make_pool(raising(error), strategy=strategy, name="db")
     for _ in range(threshold):
         assert await outcome(pool.acquire()) is error

@@ -37,6 +37,7 @@ from tests.support.kit import (
 )
 
 from cenote.messages import seconds  # isort: skip
+from cenote.pool.words import Words  # isort: skip
 
 virtual_time = pytest.mark.virtual_time
 NAMES = [(None, "pool"), ("db", "pool 'db'")]
@@ -209,9 +210,25 @@ async def test_a_timeout_of_zero_says_so(make_pool, name, label):
     with pytest.raises(AcquireTimeoutError) as caught:
         await pool.acquire(timeout=0)
     assert str(caught.value) == (
-        f"{label}: no resource within 0.0 s (0 active, 0 idle, 0 waiting){ADVICE}"
+        f"{label}: no resource within 0.0 s (0 active, 0 idle, 0 waiting). Nothing was idle, and "
+        f"timeout=0 leaves no time for the factory: with wait_timeout=0 a new one is made."
     )
     assert caught.value.holders == ()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("word", [None, "connecting to host 'db'"])
+async def test_a_timeout_where_nothing_is_held_blames_the_factory(make_pool, word):
+    pool = make_pool(Gate(Thing), max_size=1)
+    if word is not None:
+        pool._word(Words(factory=word))
+    with pytest.raises(AcquireTimeoutError) as caught:
+        await pool.acquire(timeout=2)
+    what = "The factory" if word is None else "Connecting to host 'db'"
+    assert str(caught.value) == (
+        f"pool: no resource within 2.0 s (0 active, 0 idle, 1 waiting). {what} was still under "
+        f"way: find out what takes so long, or raise the timeout."
+    )
 
 
 @pytest.mark.virtual_time
