@@ -12,6 +12,7 @@ from cenote.fleet.hosts import session_prefix
 from cenote.fleet.ledger import LedgerConfig, LedgerConfigError, LedgerError
 from cenote.fleet.loading import new_ledger
 from cenote.fleet.postgresql import HostNotes
+from cenote.testing import FaultProxy
 from tests.support.pool_load import Load
 from tests.support.servers import PASSWORD, PostgresServer
 from tests.support.waiting import WAIT, eventually
@@ -261,6 +262,16 @@ async def test_a_server_that_is_away_is_said(tmp_path, ttl):
     fleet = World("postgresql://app@127.0.0.1:1/app", tmp_path, "away").fleet("one", ttl=ttl)
     with pytest.raises(LedgerError, match=r"127\.0\.0\.1"):
         await fleet.members()
+
+
+async def test_a_new_process_without_any_answer_has_its_floor(postgres_server, tmp_path):
+    with FaultProxy(postgres_server.host, postgres_server.port) as proxy:
+        proxy.black_hole()
+        place = f"{postgres_server.host}:{postgres_server.port}"
+        url = postgres_server.tcp_url().replace(place, f"{proxy.host}:{proxy.port}")
+        async with World(url, tmp_path, "silent") as world:
+            pool = await world.pool("one", world.fleet("one"))
+            assert pool.max_size == 1
 
 
 def test_a_wrong_url_is_refused_before_anything_is_connected(tmp_path):

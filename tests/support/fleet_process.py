@@ -8,6 +8,7 @@ import json
 import os
 import random
 import sys
+from dataclasses import replace
 
 import cenote
 from tests.support.asked_process import AskedProcess
@@ -19,7 +20,8 @@ class FleetProcess(AskedProcess):
     module = "tests.support.fleet_process"
 
     def __init__(self, database, /, **options):
-        """`options`: of the fleet; `least`, `most`: of its database."""
+        """`options`: of the fleet; `least`, `most`: of its database; `rate`: of its clock; `host`:
+        on which it seems to be, with the file `place` if the fleet is in PostgreSQL."""
         super().__init__(database, json.dumps(options))
 
     async def count(self):
@@ -27,11 +29,23 @@ class FleetProcess(AskedProcess):
         return await self.ask("count")
 
 
+class RatedLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock runs fast or slow."""
+
+    rate = 1.0
+
+    def time(self):
+        return super().time() * self.rate
+
+
 class Program:
     """What runs in the process."""
 
-    def __init__(self, database, /, *, least=0, most=10, **options):
+    def __init__(self, database, /, *, least=0, most=10, host=None, place=None, **options):
         self.fleet = cenote.Fleet(**options)
+        if host is not None:
+            ledger = replace(self.fleet._config.ledger, path=place)
+            self.fleet._config = replace(self.fleet._config, host=host, ledger=ledger)
         self.db = cenote.Database(database, min_size=least, max_size=most, fleet=self.fleet)
         self.served = self.load = 0
         self.tasks = set()
@@ -123,4 +137,7 @@ async def main(url, options):
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
+    chosen = json.loads(sys.argv[2])
+    RatedLoop.rate = chosen.pop("rate", 1.0)
+    with asyncio.Runner(loop_factory=RatedLoop) as runner:
+        runner.run(main(sys.argv[1], chosen))

@@ -38,7 +38,7 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=250,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 

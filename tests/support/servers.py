@@ -119,6 +119,15 @@ class Server:
             self.kill()
         self._process = None
 
+    def pause(self) -> None:
+        """Let it hang until `go_on()`; its clients see nothing but silence."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """As a crash: nothing is said to the clients, nothing is saved."""
         if self._process is None:

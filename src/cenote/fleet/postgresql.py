@@ -129,10 +129,12 @@ class PostgresLedger(LocalLedger):
                     if error := HostNotes.decode(others.last.pool).error:
                         raise LedgerConfigError(error)
                     await asyncio.sleep(LOOKING)
-        except TimeoutError:
-            said = self.said or f"{self._where()}: no answer"
+        except TimeoutError as error:
+            said = self.said
             await self.close()
-            raise LedgerError(said) from None
+            if said:
+                raise LedgerError(said) from None
+            raise LedgerError(f"{self._where()}: no answer") from error
         except BaseException:
             await self.close()
             raise
