@@ -51,9 +51,13 @@ def get_include() -> str:
 def sqlstate(error: BaseException) -> str | None:
     """Return the five-character SQLSTATE of a driver's error, or None if it has none.
 
+    The code of a `PoolError`, such as `ConnectError`, is that of the driver's error that caused it.
+
     Args:
         error: What was raised by a `Database`, or by its driver.
     """
+    while isinstance(error, PoolError) and error.__cause__ is not None:
+        error = error.__cause__
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) and len(state) == 5 else None
 

@@ -64,6 +64,11 @@ async def ask_in_transaction(db: Any, sql: str, timeout: float) -> Any:
         return await tx.fetch_val(sql, timeout=timeout)
 
 
+async def ask_by_stream_in_transaction(db: Any, sql: str, timeout: float) -> Any:
+    async with db.transaction(read_only=True) as tx:
+        return await ask_by_stream(tx, sql, timeout)
+
+
 async def ask_in_savepoint(db: Any, sql: str, timeout: float) -> Any:
     async with db.transaction() as tx:
         try:
@@ -76,7 +81,8 @@ async def ask_in_savepoint(db: Any, sql: str, timeout: float) -> Any:
 
 
 ASKS: list[Ask] = [
-    ask_plainly, ask_for_all, ask_by_stream, ask_by_statement, ask_in_transaction, ask_in_savepoint,
+    ask_plainly, ask_for_all, ask_by_stream, ask_by_statement, ask_in_transaction,
+    ask_by_stream_in_transaction, ask_in_savepoint,
 ]  # fmt: skip
 
 

@@ -61,7 +61,8 @@ def test_examples_of_good_use_have_no_error(check: Check, name: str) -> None:
 
 HEAD = """
 from dataclasses import dataclass
-from cenote import Database, Pool, Row
+from cenote import ConsecutiveFailures, Database, Pool, Row
+from cenote.testing import rolled_back
 
 @dataclass
 class User:
@@ -110,6 +111,12 @@ MISTAKES = {
     'await db.begin(isolation="snapshot")': ('Argument "isolation"', '"isolation"'),
     "await db.transact(print)": ('Argument 1 to "transact"', "Awaitable"),
     "db.pool.nonsense()": ('"nonsense"', '"nonsense"'),
+    'Database("x", strategy=ConsecutiveFailures)': ('Argument "strategy"', '"strategy"'),
+    'await db.fetch_val("x", timeout="3")': ('Argument "timeout"', '"timeout"'),
+    'await db.fetch_val("x", timout=3)': ('argument "timout"', '"timout"'),
+    'await db.close(drain="5")': ('Argument "drain"', '"drain"'),
+    'db.lane("batch", max_sise=3)': ('argument "max_sise"', '"max_sise"'),
+    'rolled_back("x")': ('expected "Database"', '"Database"'),
     "for each in stream: ...": ("__iter__", "__iter__"),
     "db.nonsense": ('"Database" has no attribute "nonsense"', '"nonsense"'),
 }  # fmt: skip

@@ -133,6 +133,8 @@ async def test_a_wrong_password_is_an_error_of_connecting(backend: Backend) -> N
     error = await failure(backend.url, password="wr0ng-pass")
     assert "user 'app' is refused. Check the user, the password and their rights (" in str(error)
     assert "wr0ng-pass" not in told(error)
+    codes = {"asyncpg": "28P01", "psycopg": None, "mysql": "28000"}  # psycopg says none
+    assert cenote.sqlstate(error) == codes[backend.name]
 
 
 @with_server

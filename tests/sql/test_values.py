@@ -158,7 +158,10 @@ ARRAYS = [
     ("text[]", ["a", "", 'x"y', None]),
     ("uuid[]", [ID, None]),
     ("boolean[]", [True, False]),
-    ("numeric[]", [Decimal("1.5")]),
+    ("numeric[]", [Decimal("1.5"), 2]),
+    ("double precision[]", [1.5, 2, None]),
+    ("bigint[]", [1, -(2**63)]),
+    ("smallint[]", [None, None]),
     ("timestamptz[]", [dt.datetime(2024, 1, 1, tzinfo=PARIS)]),
     ("int[]", [[1, 2], [3, 4]]),
     ("jsonb[]", [{"a": 1}, {"b": [2]}]),
@@ -189,6 +192,7 @@ async def test_a_list_is_what_its_parameter_says(
             assert type(each) in (
                 type(None),
                 int,
+                float,
                 str,
                 bool,
                 list,
@@ -197,6 +201,19 @@ async def test_a_list_is_what_its_parameter_says(
                 Decimal,
                 dt.datetime,
             )
+
+
+@postgresql
+async def test_a_list_of_numbers_fits_arrays_of_every_width(backend: Backend) -> None:
+    """psycopg itself makes `smallint[]` of small integers, which does not compare with others."""
+    async with backend.database() as db:
+        for declared in ("smallint", "int", "bigint", "numeric"):
+            sql = f"select array[1, 2]::{declared}[] = ?"
+            assert await db.fetch_val(sql, [[1, 2]]) is True
+            assert await db.fetch_val(sql, [[1, None]]) is False
+    if backend.name == "psycopg":  # asyncpg refuses what is out of range
+        async with backend.database() as db:
+            assert await db.fetch_val("select 1::int = any(?)", [[1, 2**40]]) is True
 
 
 @postgresql

@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import Final
 
-from .. import sqlstate
+from .. import PoolError, sqlstate
 from ..sql.database import Database
 
 OTHER: Final = "_OTHER"  # as the conventions call what has no name of its own
@@ -97,7 +97,12 @@ def class_name(error: BaseException) -> str:
 
 
 def status_code(error: BaseException) -> str | None:
-    """Return the code of the database: MySQL's number, SQLite's result code, or SQLSTATE."""
+    """Return the code of the database: MySQL's number, SQLite's result code, or SQLSTATE.
+
+    None for what cenote itself raises: its class says more than the code of its cause.
+    """
+    if isinstance(error, PoolError):
+        return None
     number = getattr(error, "sqlite_errorcode", None)
     if any(base.__name__ == "MySQLError" for base in type(error).__mro__):
         number = error.args[0] if error.args else None

@@ -7,7 +7,7 @@ A dumper that the program has registered is used in the place of all this.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -25,6 +25,13 @@ WRAPPERS: Mapping[int, Any] = {
     199: documents.Json,
     3807: documents.Jsonb,
 }  # of the elements of json[] and jsonb[]
+INTEGERS = {1005: 2**15, 1007: 2**31, 1016: 2**63}  # smallint[], int[], bigint[], and their limits
+NUMBERS: Mapping[int, frozenset[type]] = {
+    **dict.fromkeys(INTEGERS, frozenset({int})),
+    1021: frozenset({int, float}),  # real[]
+    1022: frozenset({int, float}),  # double precision[]
+    1231: frozenset({int, float, Decimal}),  # numeric[]
+}
 
 
 class Undecided(list[Any]):
@@ -75,7 +82,40 @@ def decide(arguments: Undecided, types: Sequence[int]) -> list[Any]:
 def _decided(value: list[Any], oid: int) -> Any:
     if oid in JSON:
         return dump_json(value)
+    if oid in NUMBERS:
+        return _numbers(value, oid)
     wrapper = WRAPPERS.get(oid)
     if wrapper is None:
         return value
     return [wrapper(each, dumps=dump_json) if isinstance(each, dict) else each for each in value]
+
+
+def _numbers(value: list[Any], oid: int) -> list[Any] | str:
+    """The text of an array of numbers, which the server reads as an array of the right type.
+
+    psycopg itself sends the smallest type that holds them, `smallint[]` for `[1]`, which cannot be
+    compared with `int[]`, and refuses integers among floats.
+    """
+    numbers = [each for each in _flat(value) if each is not None]
+    if not numbers or not NUMBERS[oid].issuperset(map(type, numbers)):
+        return value
+    limit = INTEGERS.get(oid)
+    if limit is not None and not -limit <= min(numbers) <= max(numbers) < limit:
+        return value
+    return _array(value)
+
+
+def _flat(value: list[Any]) -> Iterator[Any]:
+    for each in value:
+        if type(each) is list:
+            yield from _flat(each)
+        else:
+            yield each
+
+
+def _array(value: list[Any]) -> str:
+    texts = (
+        _array(each) if type(each) is list else "NULL" if each is None else str(each)
+        for each in value
+    )
+    return f"{{{','.join(texts)}}}"
