@@ -30,7 +30,7 @@ fi
 
 # Contents, not times: a checkout or a moved directory changes neither in a way that make would see.
 base="$PWD $("$python" -c 'import os, sys; print(os.path.realpath(sys.executable), sys.version)' | tr '\n' ' ')"
-wanted="$base ${CENOTE_PURE:-} $(cat pyproject.toml constraints.txt setup.py src/cenote/_native/*.[ch] src/cenote/include/*.h | cksum)"
+wanted="$base ${CENOTE_PURE:-} $(grep '^__version__' src/cenote/__init__.py) $(cat pyproject.toml constraints.txt setup.py src/cenote/_native/*.[ch] src/cenote/include/*.h | cksum)"
 
 if [[ $(cat "$dir/.base" 2>/dev/null) == "$base" ]] && "$dir/bin/python" -c '' 2>/dev/null; then
     [[ $(cat "$dir/.has-$extra" 2>/dev/null) != "$wanted" ]] || exit 0

@@ -40,7 +40,7 @@ from .states import CircuitState
 if TYPE_CHECKING:
     from .extras.dashboard import dashboard, serve_dashboard
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def get_include() -> str:
