@@ -26,6 +26,7 @@ from benchmarks import (  # noqa: E402
     charts,
     drivers,
     fairness,
+    guard,
     measure,
     memory,
     plots,
@@ -570,6 +571,14 @@ def test_lines_have_a_point_for_each_number_of_waiters() -> None:
     lines = ElementTree.fromstring(drawn).findall(".//{*}polyline")
     assert [len(line.attrib["points"].split()) for line in lines] == [3] * 4
     assert drawn.count(">them, too<") == 2
+
+
+async def test_the_benchmark_of_the_guard_compares_both_objects() -> None:
+    part = await guard.run(TINY, {})  # SQLite needs no server
+    [row] = part.tables[0].rows
+    assert row[0] == "sqlite"
+    assert set(part.samples) == {f"sqlite: {name}" for name in (guard.GUARDED, guard.BARE)}
+    assert part.versus[0].ratio > 0
 
 
 async def test_the_benchmark_of_values_says_what_it_compares() -> None:

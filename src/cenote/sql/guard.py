@@ -54,6 +54,7 @@ class Guard:
     )  # fmt: skip
 
     _cenote_finalizers: ClassVar[frozenset[str]] = frozenset()
+    _cenote_members: ClassVar[frozenset[str]] = frozenset()  # what is found on the guard's class
     _cenote_hash: int
     _cenote_joined: AnyTransaction | None  # by the task of the block
     _cenote_kind: type  # of the connection
@@ -72,11 +73,15 @@ class Guard:
         return self._cenote_kind
 
     def __getattribute__(self, name: str) -> Any:
-        if not name.startswith(("_cenote_", "__")):
-            _checked(self, name)
-        return object.__getattribute__(self, name)
+        if name.startswith(("_cenote_", "__")):
+            return object.__getattribute__(self, name)
+        raw = _checked(self, name)
+        if name in type(self)._cenote_members:
+            return object.__getattribute__(self, name)
+        value = getattr(raw, name)
+        return self if value is raw else value
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # of dunder names alone
         raw = _checked(self, name)
         value = getattr(raw, name)
         return self if value is raw else value
@@ -134,15 +139,21 @@ def dismiss(guard: Any) -> None:
     object.__setattr__(guard, "_cenote_raw", None)
 
 
+# Read past `__getattribute__`: whatever a cursor does with its connection goes through here.
+_raw, _session, _joined = (
+    vars(Guard)[f"_cenote_{name}"].__get__ for name in ("raw", "session", "joined")
+)
+
+
 def _checked(guard: Guard, name: str) -> Any:
-    session = guard._cenote_session
-    joined = guard._cenote_joined
+    session = _session(guard)
+    joined = _joined(guard)
     if session is None or session.ended or session.task.done():
         error: PoolError = messages.connection_over(guard._cenote_label, name)
     elif joined is not None and not joined.is_open:
         error = messages.transaction_over()
     else:
-        return guard._cenote_raw
+        return _raw(guard)
     if guard._cenote_left is not None and name in guard._cenote_finalizers:
         return guard._cenote_left()  # the finalizer of what was made inside; None: it is gone
     raise error
@@ -164,7 +175,9 @@ def _guards_of(kind: type, connection: type[DriverConnection]) -> type[Guard]:
                 members[name] = _method(name, value, name in connection.keeping)
             else:
                 members.pop(name, None)
-    return type(kind.__name__, (Guard, *connection.guard_bases), members)
+    guards: type[Guard] = type(kind.__name__, (Guard, *connection.guard_bases), members)
+    guards._cenote_members = frozenset(dir(guards))
+    return guards
 
 
 def _method(name: str, original: Callable[..., Any], keeping: bool) -> Callable[..., Any]:
