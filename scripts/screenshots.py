@@ -7,6 +7,7 @@ Pillow the files are a third of the size. Run it as `.venv/bin/python -m scripts
 """
 
 import asyncio
+import base64
 import io
 import logging
 import random
@@ -39,6 +40,9 @@ SHOTS = (
     ("dashboard-narrow", 320, "light", OUTAGE + 14, False),
     ("dashboard-after", 1280, "light", OUTAGE + GONE + 300, True),
 )
+
+
+TOP = 620  # pixels of the first page's picture: what is wrong, the counts and the charts
 
 
 def acts():
@@ -123,6 +127,8 @@ def take_outage(folder):
             for name, width, scheme, at, whole in SHOTS:
                 open_page(browser, url, width, scheme, began + at)
                 take(browser, folder / f"{name}.png", width, whole)
+                if name in ("dashboard-light", "dashboard-dark"):
+                    take_top(browser, folder / f"dashboard-top-{scheme}.png", width)
         finally:
             driver.quit()
 
@@ -142,6 +148,17 @@ def take(browser, path, width, whole):
         browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         time.sleep(0.6)
     browser.driver.save_screenshot(str(path))
+    finish(path)
+
+
+def take_top(browser, path, width):
+    clip = {"x": 0, "y": 0, "width": width, "height": TOP, "scale": 1}
+    found = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip})
+    path.write_bytes(base64.b64decode(found["data"]))
+    finish(path)
+
+
+def finish(path):
     if Image is not None:
         Image.open(path).quantize(256).save(path, optimize=True)
     print(path, flush=True)
