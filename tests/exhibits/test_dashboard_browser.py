@@ -7,29 +7,11 @@ import pytest
 
 import cenote
 from cenote.extras.dashboard import asgi
-from tests.support.browsing import Browser, Program
 from tests.support.kit import Gate, Thing
 
 pytestmark = pytest.mark.once
 
 TOKEN = "open-sesame-open-sesame"
-
-
-@pytest.fixture
-def browser(chromium):
-    browser = Browser(chromium)
-    chromium.get("about:blank")
-    chromium.execute_cdp_cmd("Network.clearBrowserCookies", {})  # nobody has signed in
-    chromium.get_log("browser")
-    chromium.get_log("performance")
-    yield browser
-    chromium.get("about:blank")
-
-
-@pytest.fixture
-def program():
-    with Program() as program:
-        yield program
 
 
 def contents(tiles, *states):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import cenote
-from tests.support.browsing import Browser, Program
 from tests.support.waiting import WAIT
 
 pytestmark = pytest.mark.once
@@ -24,20 +23,6 @@ async def main(path):
 
 asyncio.run(main(sys.argv[1]))
 """
-
-
-@pytest.fixture
-def browser(chromium):
-    browser = Browser(chromium)
-    chromium.get_log("browser")
-    yield browser
-    chromium.get("about:blank")
-
-
-@pytest.fixture
-def program():
-    with Program() as program:
-        yield program
 
 
 @pytest.fixture

@@ -7,22 +7,9 @@ import sqlite3
 import pytest
 
 import cenote
-from tests.support.browsing import Browser, Program
 from tests.support.kit import Thing
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-def browser(chromium):
-    yield Browser(chromium)
-    chromium.get("about:blank")
-
-
-@pytest.fixture
-def program():
-    with Program() as program:
-        yield program
 
 
 def test_an_outage_stands_on_top_in_words(program, browser):
@@ -52,6 +39,24 @@ def test_an_outage_stands_on_top_in_words(program, browser):
     browser.until(lambda: browser.seen("#calm"))
     assert browser.texts("#trouble li") == []
     assert browser.texts("#changes .name") == ["closed", "open"]
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "said"),
+    [
+        (250, "Next probe in 1 s."), (1001, "Next probe in 2 s."), (42_000, "Next probe in 42 s."),
+        (0, "The next acquire is the probe."),
+    ],
+)  # fmt: skip
+def test_the_time_of_a_probe_is_not_too_exact(program, browser, milliseconds, said):
+    browser.open(program.serve())
+    assert browser.run(f"return probe({{ retry: {milliseconds} }}, 0)") == said
+
+
+def test_the_first_second_of_an_outage_names_refusals(program, browser):
+    browser.open(program.serve())
+    assert browser.run("return beginning({ denied: ['circuit'] })") == "Acquires are refused."
+    assert browser.run("return beginning({ denied: ['shed'] })") == ""
 
 
 def test_a_breaker_opened_by_hand_says_so(program, browser):
@@ -263,6 +268,7 @@ def test_whatever_scrolls_can_be_reached_by_keys(program, browser):
     unreachable = browser.run("""
         return [...document.querySelectorAll('body *')]
             .filter((node) => /auto|scroll/.test(getComputedStyle(node).overflowY))
+            .filter((node) => node.getClientRects().length)  // not hidden
             .filter((node) => node.tabIndex < 0 && !node.querySelector('a, button, input'))
             .map((node) => node.id || node.className)
     """)

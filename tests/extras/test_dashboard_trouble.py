@@ -60,6 +60,20 @@ async def test_a_long_outage_keeps_its_beginning(make_pool, monkeypatch):
         assert viewer.details["breaker"]["changes"][-1][1] == "ACTIVE"
 
 
+async def test_switches_of_one_instant_keep_their_order(make_pool, monkeypatch):
+    use_virtual_clocks(monkeypatch)
+    strategy = cenote.ConsecutiveFailures(1, recovery_timeout=1.0, max_recovery_timeout=1.0)
+    pool = make_pool(raising(OSError("refused")), strategy=strategy, name="away")
+    await outcome(acquiring(pool))
+    async with watching(app(), query="name=away") as viewer:
+        for probe in range(1, 4):
+            await advance(1.25)
+            await outcome(acquiring(pool))  # a probe that fails at once
+            await until(lambda most=2 * probe: len(viewer.details["breaker"]["changes"]) > most)
+        states = [state for _, state, _ in viewer.details["breaker"]["changes"]]
+        assert states == ["INACTIVE", *["RECOVERING", "INACTIVE"] * 3]
+
+
 async def test_lanes_are_on_the_page(make_pool, monkeypatch):
     use_virtual_clocks(monkeypatch)
     pool = make_pool(Thing, max_size=3, name="lanes")

@@ -77,6 +77,18 @@ class Browser:
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
 
+    def violations(self):
+        """What axe complains about on this page: its rules, and where they are broken."""
+        from axe_core_python.base import AXE_SCRIPT
+
+        self.run(AXE_SCRIPT)
+        found = self.driver.execute_async_script(
+            "axe.run({ resultTypes: ['violations'] }).then(arguments[arguments.length - 1])"
+        )
+        return [
+            (rule["id"], [node["target"] for node in rule["nodes"]]) for rule in found["violations"]
+        ]
+
     def text(self, selector):
         """Of the first that matches, as it is in the document; None: there is none."""
         return self.run("return document.querySelector(arguments[0])?.textContent", selector)

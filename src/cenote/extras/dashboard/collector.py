@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from ...observe import SECONDS, EventKind, pools, post, unsubscribe
+from ...observe import SECONDS, pools, post, unsubscribe
 from ...pool import Pool
 from ...states import CircuitState
 from ...timer import Timer
@@ -149,7 +149,7 @@ class Watch:
         return round(waited, 1) if waited > STALLED else None
 
     def _absorb(self, report: Report, tick: int) -> None:
-        for change in sorted(self._switches(report.events)):
+        for _, change in sorted(self._switches(report)):
             self.changes.append(change)
             self.breaker_changed = tick
         for event in report.events:
@@ -242,20 +242,21 @@ class Watch:
             "top": report.top,
         }
 
-    def _switches(self, events: list[list[Any]]) -> Iterator[tuple[int, str, bool]]:
-        """Yield the switches of the breaker that are in these events.
+    def _switches(self, report: Report) -> Iterator[tuple[int, tuple[int, str, bool]]]:
+        """Yield the switches of the breaker that are in the events of a report, each with its place
+        in their order: several may be in one millisecond.
 
         All switches of an outage are two events with a count, of which a page that is opened later
         knows the first and the last time only. Then the breaker counts as open in between: probes
         are short.
         """
-        for first, kind, _, said, _, times, last, number in events:
-            if kind == EventKind.STATE_CHANGED:
+        for first, _, _, said, _, times, last, number in report.events:
+            if number in report.switched:
                 state = said.partition(" ")[0]
                 if number not in self.events and (times == 1 or state != CircuitState.RECOVERING):
-                    yield first, state, False
+                    yield number, (first, state, False)
                 if times > 1:
-                    yield last, state, False
+                    yield report.switched[number], (last, state, False)
 
 
 class Collector:

@@ -81,6 +81,7 @@ class Report(NamedTuple):
     waits: list[int]
     holds: list[int]
     events: list[Event]  # that are new or have grown since the last report
+    switched: dict[int, int]  # number of an event about the breaker -> the place of its last switch
     samples: list[Row]  # since the last report
     saturated: int | None  # ms since when acquires have waited without a break
     top: list[list[Any]]  # the longest holders, if it is saturated: task, place, since in ms
@@ -143,6 +144,11 @@ class Reader:
             waits=self._waits.counts(),
             holds=self._holds.counts(),
             events=[self._written(entry) for entry in entries],
+            switched={
+                entry.number: entry.changed
+                for entry in entries
+                if entry.kind is EventKind.STATE_CHANGED
+            },
             samples=[self._row(sample) for sample in samples],
             saturated=None if self._saturated is None else self._ms(self._saturated),
             top=[] if self._saturated is None else self._top(view),

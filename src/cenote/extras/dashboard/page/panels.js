@@ -223,7 +223,7 @@ function drawBreaker(pool, breaker, now) {
     setText(node.parts[0], clock(ms));
     setAttribute(node.parts[1], 'data-state', state);
     setText(node.parts[2], BREAKER[state]);
-    setText(node.parts[3], until === null ? '' : seen ? '' : `for ${duration(Math.max(0, (until - ms) / 1000))}`);
+    setText(node.parts[3], until === null ? '' : seen ? '' : `for ${until > ms ? duration((until - ms) / 1000) : '< 1 ms'}`);
   });
 }
 

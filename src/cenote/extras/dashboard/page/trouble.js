@@ -18,7 +18,7 @@ function troublesOf(pool, samples, now) {
   const cause = pool.failure ? `Last failure: ${pool.failure}` : '';
   const since = pool.since === null ? '' : ` since ${clock(pool.since)}, for ${age(Math.max(0, (now - pool.since) / 1000))}`;
   if (pool.state === 'INACTIVE') {
-    found.push(['bad', `Circuit breaker open${since}`, [said(refused, 'refused'), probe(pool, now)], cause]);
+    found.push(['bad', `Circuit breaker open${since}`, [said(refused, 'refused') || beginning(pool), probe(pool, now)], cause]);
   } else if (pool.state === 'RECOVERING') {
     found.push(['warn', `Circuit breaker half-open${since}`, ['A few acquires are let through, to see whether the backend is back.', said(refused, 'refused')], cause]);
   } else if (refused > 0) {
@@ -48,10 +48,16 @@ function refusals(pool, said) {
   return found;
 }
 
+// Of the first second of an outage, whose rate is not known yet.
+function beginning(pool) {
+  return pool.denied.includes('circuit') ? 'Acquires are refused.' : '';
+}
+
 function probe(pool, now) {
   if (pool.retry === null) return 'It stays open until it is closed by hand.';
   const left = (pool.retry - now) / 1000;
-  return left > 0 ? `Next probe in ${age(Math.ceil(left))}.` : 'The next acquire is the probe.';
+  if (left <= 0) return 'The next acquire is the probe.';
+  return `Next probe in ${left < 10 ? `${Math.ceil(left)} s` : age(left)}.`;
 }
 
 // The pool that is looked at comes first; the others have a link.
