@@ -3,6 +3,8 @@
 import asyncio
 import contextvars
 import gc
+import logging
+import re
 import sys
 from typing import Any
 
@@ -209,6 +211,42 @@ async def test_events_come_as_from_its_own_pool(make_engine: MakeEngine) -> None
         return seen
 
     assert await play(CenotePool) == await play(AsyncAdaptedQueuePool)
+
+
+async def test_echo_logs_what_its_own_pool_logs(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(poolclass: Any, **options: Any) -> list[str]:
+        engine = make_engine(poolclass=poolclass, pool_logging_name="shop", **options)
+        caplog.clear()
+        async with engine.connect():
+            pass
+        await engine.dispose()
+        return [
+            re.sub("<.*>", "", record.getMessage())
+            for record in caplog.records
+            if record.name.startswith("sqlalchemy.pool.") and record.name.endswith(".shop")
+        ]
+
+    theirs = await play(AsyncAdaptedQueuePool, echo_pool="debug")
+    assert len(theirs) == 7
+    assert await play(CenotePool, echo_pool="debug") == theirs
+    with caplog.at_level(logging.DEBUG, "sqlalchemy.pool"):
+        assert await play(CenotePool) == theirs
+
+
+async def test_dispose_raises_what_a_listener_raised(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    async with engine.connect() as connection:
+        driver = (await connection.get_raw_connection()).driver_connection
+
+    @event.listens_for(engine.sync_engine, "close")
+    def fail(*_: Any) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await engine.dispose()
+    await driver.close()
 
 
 async def test_invalidated_connection_frees_its_place(make_engine: MakeEngine) -> None:

@@ -27,6 +27,7 @@ from ..errors import (
 from ..options import CommonOptions, number
 from ..pool import Pool
 from .cenote_options import check_cenote_options
+from .closing import close
 from .lanes import PoolLane, PoolLanes
 
 try:
@@ -372,7 +373,7 @@ class ConnectionPool(RedisConnectionPool):
             await self.disconnect()
         finally:
             if pool is not None:
-                await _close(pool)
+                await close(pool)
 
     def reset(self) -> None:
         """Forget every connection; the idle ones are closed if their loop is the running one."""
@@ -499,14 +500,6 @@ async def _ping(connection: AbstractConnection) -> None:
     """Raise unless the server answers."""
     await connection.send_command("PING", check_health=False)
     await connection.read_response()
-
-
-async def _close(pool: Pool[AbstractConnection]) -> None:
-    """Close it; of what its destructors raise, raise the first."""
-    try:
-        await pool.close()
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
 
 
 def _maintained(pool: RedisConnectionPool) -> object:

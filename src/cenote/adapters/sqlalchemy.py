@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 try:
     import sqlalchemy
-    from sqlalchemy import exc, log
+    from sqlalchemy import exc
     from sqlalchemy import util as sqlalchemy_util
     from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
     from sqlalchemy.pool import Pool as SQLAlchemyPool
@@ -31,6 +31,7 @@ from ..hooks import RETIRE
 from ..options import MOST, CommonOptions, number, whole
 from ..pool import Pool
 from .cenote_options import check_cenote_options
+from .closing import close
 from .lanes import PoolLane, PoolLanes
 
 UNLIMITED = 2**31 - 1  # connections: what SQLAlchemy calls no limit
@@ -97,7 +98,6 @@ class _Record(_base._ConnectionRecord):  # type: ignore[misc, name-defined]
         super()._checkin_failed(err, _fairy_was_created)
 
 
-@log.class_logger
 class CenotePool(SQLAlchemyPool):
     """A pool of SQLAlchemy on `cenote.Pool`, for `create_async_engine(url, poolclass=CenotePool)`.
 
@@ -119,6 +119,9 @@ class CenotePool(SQLAlchemyPool):
     `AcquireTimeoutError`, whose text names who holds the connections.
     """
 
+    _sqla_logger_namespace = (
+        "sqlalchemy.pool.CenotePool"  # of which `sqlalchemy.pool` is the parent
+    )
     _is_asyncio: Any = True
     _dialect = _base._AsyncConnDialect()  # until an engine gives its own
 
@@ -315,7 +318,7 @@ class CenotePool(SQLAlchemyPool):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(pool.terminate)
         elif in_greenlet():
-            await_only(pool.close())
+            await_only(close(pool))
         else:
             pool.terminate()
         self.logger.info("Pool disposed. %s", self.status())
