@@ -178,9 +178,9 @@ def overloaded(
     )
 
 
-def closed(name: str | None, *, draining: bool = False) -> PoolClosedError:
+def closed(name: str | None, remedy: str, *, draining: bool = False) -> PoolClosedError:
     what = "is draining and takes no new acquires" if draining else "is closed"
-    return PoolClosedError(f"{label(name)} {what}. Create a new Pool to go on.")
+    return PoolClosedError(f"{label(name)} {what}. {remedy}")
 
 
 def unavailable(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .. import messages
 from .._core import Claim
 from ..events import EventKind, RefusalReason, Totals, lane_name
 from ..states import ClaimState, Phase
@@ -36,7 +35,7 @@ class Accounts:
         engine = self._engine
         phase = engine.core.phase
         if phase is Phase.CLOSED or phase is Phase.DRAINING:
-            error = messages.closed(engine.name, draining=phase is Phase.DRAINING)
+            error = engine.closing.error()
             if engine.loop is None or threading.get_ident() == engine.thread:
                 claim.began = engine.time()
                 self.open(claim)

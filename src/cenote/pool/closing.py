@@ -13,7 +13,7 @@ from math import isinf
 from typing import TYPE_CHECKING, Any
 
 from .. import messages
-from ..errors import Undone
+from ..errors import PoolClosedError, Undone
 from ..events import DestroyReason, EventKind, RefusalReason
 from ..states import CLOSING, ClaimState, ClosingState, Phase
 from ..timer import Timer
@@ -75,6 +75,12 @@ class Closing:
             raise BaseExceptionGroup(
                 f"{messages.label(engine.name)}: {len(failed)} destructor{plural} failed", failed
             )
+
+    def error(self) -> PoolClosedError:
+        """What an acquire gets from now on."""
+        engine = self._engine
+        draining = engine.core.phase is Phase.DRAINING
+        return messages.closed(engine.name, engine.words.after_closing, draining=draining)
 
     def terminate(self) -> None:
         """As a step: do what close() does without waiting, also in the middle of a drain."""
@@ -172,7 +178,7 @@ class Closing:
         self._drain.stop()
         for claim in core.pending():
             if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
-                error = messages.closed(engine.name)
+                error = self.error()
                 engine.claims.refuse(claim, RefusalReason.CLOSED, error)
         engine.creations.last_error = None
         engine.signals.changed()

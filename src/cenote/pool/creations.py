@@ -174,7 +174,7 @@ class Creations:
             error = messages.made_nothing(self._engine.name)
         if told is not None and not told.done():
             undone = isinstance(error, Undone)
-            told.set_result(messages.closed(self._engine.name) if undone else error)
+            told.set_result(self._engine.closing.error() if undone else error)
         if isinstance(error, Undone):
             self._undone(slot, began, made)
         elif isinstance(error, BackendFullError):

@@ -32,7 +32,7 @@ class LoopBinding:
         if phase is Phase.OPEN and asyncio._get_running_loop() is engine.loop:
             return
         if phase is Phase.CLOSED or phase is Phase.DRAINING:
-            raise messages.closed(engine.name, draining=phase is Phase.DRAINING)
+            raise engine.closing.error()
         if phase is Phase.NEW:
             self.bind()
         else:

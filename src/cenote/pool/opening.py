@@ -42,7 +42,7 @@ class Opening:
                 if failures:
                     raise failures[0]
                 if core.phase is not Phase.OPEN:
-                    raise messages.closed(engine.name)
+                    raise engine.closing.error()
                 if core.circuit is CircuitState.INACTIVE:
                     raise engine.circuit.unavailable()
                 self._check_room()

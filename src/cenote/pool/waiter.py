@@ -133,7 +133,7 @@ class Waiter:
         """An idle slot, or a permit to create; None: it waits now."""
         engine, core = self._engine, self._engine.core
         if core.phase is Phase.CLOSED:  # while a hook looked at what it rejected in the end
-            raise self._refused(RefusalReason.CLOSED, messages.closed(engine.name))
+            raise self._refused(RefusalReason.CLOSED, engine.closing.error())
         if core.circuit is CircuitState.INACTIVE:
             raise self._refused(RefusalReason.CIRCUIT, engine.circuit.unavailable())
         slot = None
@@ -219,7 +219,7 @@ class Waiter:
         engine.settle(slot)
         if self.claim.state is FAILED:
             self._granted()
-        raise self._refused(RefusalReason.CLOSED, messages.closed(engine.name))
+        raise self._refused(RefusalReason.CLOSED, engine.closing.error())
 
     def _refused(self, reason: RefusalReason, error: PoolError) -> PoolError:
         return self._engine.accounts.refused(self.claim, reason, error)

@@ -61,6 +61,7 @@ def words_for(target: Target) -> Words:
         before_acquire="the check of an idle connection",
         before_release="the reset of a connection",
         resource="connection",
+        after_closing="Call open() of the Database to use it again.",
     )
 
 
