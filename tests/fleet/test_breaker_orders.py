@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 
 from cenote.fleet.ledger import FleetState, LedgerConfig, Sync
-from cenote.fleet.loading import new_ledger
 from cenote.fleet.local import LocalLedger
+from cenote.fleet.redis import RedisLedger
 from cenote.fleet.reference import ReferenceLedger
 from cenote.testing import now
 from tests.support.interleavings import interleavings
@@ -42,7 +42,7 @@ def connect(request, tmp_path):
             config = LedgerConfig("", name, TTL, str(tmp_path / name))
             return LocalLedger(config, clock=now)
         url = request.getfixturevalue("redis_server").url
-        return new_ledger(LedgerConfig(url, f"{tmp_path.name}-{name}", TTL))
+        return RedisLedger(LedgerConfig(url, f"{tmp_path.name}-{name}", TTL), clock=now)
 
     return make
 
