@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 from urllib.parse import quote
 
+from tests.support.procfs import children_of, is_over
 from tests.support.waiting import WAIT
 
 STOP_TIMEOUT = 30.0  # real seconds until a server that was asked to end is killed
@@ -133,9 +134,9 @@ class Server:
         if self._process is None:
             return
         self._process.send_signal(signal.SIGSTOP)  # so that it has no more children
-        children = _children(self._process.pid)
+        orphans = children_of(self._process.pid)
         self._process.kill()
-        for child in children:
+        for child in orphans:
             try:
                 os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
@@ -144,7 +145,7 @@ class Server:
         self._process = None
         # PostgreSQL does not start while a process of the old one has its memory.
         deadline = time.monotonic() + STOP_TIMEOUT
-        while not all(map(_is_over, children)) and time.monotonic() < deadline:
+        while not all(map(is_over, orphans)) and time.monotonic() < deadline:
             time.sleep(0.001)
 
     def _initialize(self) -> None:
@@ -580,22 +581,6 @@ def _find(program: str) -> str | None:
     folders.sort(key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)])
     others = [*map(str, reversed(folders)), "/usr/sbin", "/usr/local/sbin"]
     return shutil.which(program) or shutil.which(program, path=os.pathsep.join(others))
-
-
-def _children(pid: int) -> list[int]:
-    """On Linux; elsewhere those of PostgreSQL end by themselves a little later."""
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _is_over(pid: int) -> bool:
-    """Also if nobody has asked for its exit status."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 def _free_port(host: str) -> int:
