@@ -6,11 +6,13 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .measure import Part, Samples, Scale, Table, Versus, times
+from .measure import Goal, Part, Samples, Scale, Table, Versus, times
 from .pools import CENOTE, present
 from .rivals import Rival, settle
 
 BARE = "a task on a bare future"
+ONCE = 100  # objects that are made and freed before any is counted
+MOST = 150.0  # bytes for an idle resource
 NEEDLESS = ("asyncio.Semaphore",)  # it has no resources
 
 
@@ -50,7 +52,8 @@ async def run(scale: Scale) -> Part:
     )
     samples = {f"idle: {name}": values for name, values in idle.items()}
     samples |= {f"waiting: {name}": values for name, values in waiting.items()}
-    return Part([resources, waiters], samples, versus=versus)
+    goal = Goal("memory of an idle resource", MOST, idle[CENOTE][0], unit=" bytes")
+    return Part([resources, waiters], samples, [goal], versus)
 
 
 # Makes so many of something, and gives back the function that ends them.
@@ -61,8 +64,8 @@ async def traced(
     number: int, build: Build, prepare: Callable[[int], object] = lambda number: None
 ) -> float:
     """Bytes for each. What `prepare` makes is not counted."""
-    prepare(10)
-    end = await build(10)  # what is allocated once is not counted
+    prepare(ONCE)
+    end = await build(ONCE)  # what is allocated once is not counted, such as free lists
     await end()
     prepare(number)
     gc.collect()
@@ -79,14 +82,16 @@ async def traced(
 
 
 async def idle_in(make: type[Rival], number: int) -> float:
-    """The size of a resource itself is not counted."""
+    """The size of a resource itself is not counted, nor is that of an empty pool."""
     stock: list[Any] = []
+    made: list[Rival] = []
 
     def prepare(number: int) -> None:
         stock[:] = [make.resource() for _ in range(number)]
+        made.append(make(number, stock.pop))
 
     async def build(number: int) -> Callable[[], Awaitable[object]]:
-        rival = make(number, stock.pop)
+        rival = made.pop()
         await rival.open()
         taken = [await rival.take() for _ in range(number)]
         while taken:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tracemalloc
 import weakref
 from pathlib import Path
 
@@ -434,6 +435,42 @@ async def test_a_resource_is_not_kept_by_what_handed_it_over(make_pool):
     del thing
     await pool.discard(await pool.acquire())
     assert (len(set(counts)), seen()) == (1, None)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
+async def test_many_resources_are_let_go_in_any_order(make_pool, order):
+    pool = make_pool(Thing, max_size=300)
+    for _ in range(2):
+        taken = [await pool.acquire() for _ in range(300)]
+        for thing in taken[::order]:
+            pool.release(thing)
+        with pytest.raises(cenote.NotAcquiredError):
+            pool.release(taken[7])
+    seen = [weakref.ref(thing) for thing in taken]
+    del taken, thing
+    await pool.close()
+    assert [one() for one in seen] == [None] * 300
+
+
+@native_only
+async def test_an_idle_resource_takes_less_than_150_bytes():
+    number = 2_000
+    stock = [object() for _ in range(number)]
+    pool = cenote.Pool(stock.pop, max_size=number)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        taken = [await pool.acquire() for _ in range(number)]
+        while taken:
+            pool.release(taken.pop())
+        del taken
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert pool.stats().idle == number
+    assert (after - before) / number < 150
+    await pool.close()
 
 
 async def test_a_pool_has_room_for_attributes_and_uses_none(make_pool):

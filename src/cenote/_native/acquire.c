@@ -237,7 +237,7 @@ acquire_hand_over(Claim *claim, Core *core, int by_interpreter)
     claim->result = NULL;
     acquire_move(claim, ACQUIRE_END);
     if (by_interpreter && claim->slot != NULL) {
-        slot_stop(claim->slot, result);
+        core_stop(core, claim->slot, result);
     }
     else {
         stop_with(result);

@@ -36,10 +36,11 @@ illegal(State *st, const char *machine, PyObject *state, const char *event)
 static inline int
 check_slot(Slot *slot, int event)
 {
-    if (slot_law[slot->state][event] != NOWHERE) {
+    if (slot_law[(int)slot->state][event] != NOWHERE) {
         return 0;
     }
-    return illegal(slot->st, "slot", slot->st->slot_states[slot->state], slot_events[event]);
+    State *st = PyType_GetModuleState(Py_TYPE(slot));
+    return st == NULL ? -1 : illegal(st, "slot", st->slot_states[(int)slot->state], slot_events[event]);
 }
 
 static inline int

@@ -9,6 +9,7 @@
 #include <structmember.h>
 
 #define Py_T_INT T_INT
+#define Py_T_UINT T_UINT
 #define Py_T_ULONG T_ULONG
 #define Py_T_LONGLONG T_LONGLONG
 #define Py_T_PYSSIZET T_PYSSIZET

@@ -101,17 +101,14 @@ core_new_slot(Core *core)
     if (slot == NULL) {
         return NULL;
     }
-    slot->st = core->st;
     slot->owner = core;
     slot->resource = NULL;
-    slot->stop = NULL;
     slot->holder = NULL;
     slot->lane = NULL;
-    slot->same_resource = NULL;
     slot->expires_at = Py_HUGE_VAL;
     slot->idle_since = 0.0;
     slot->idle_seq = 0;
-    slot->generation = core->generation;
+    slot->generation = (uint32_t)core->generation;
     slot->uses = 0;
     slot->probe = 0;
     slot->state = OPENING;
@@ -152,7 +149,7 @@ core_unfit(Core *core, Slot *slot, double now)
     if (core->phase == CLOSED) {
         return "closed";
     }
-    if (slot->generation != core->generation) {
+    if (slot->generation != (uint32_t)core->generation) {
         return "retired";
     }
     if (core_excess(core) > 0) {
@@ -396,7 +393,7 @@ core_reclaim(Core *core, Slot *slot, double now)
     if (core->histograms != NULL) {
         histograms_held(core->histograms, held);
     }
-    PyObject *stop = slot_take_back_stop(slot);
+    PyObject *stop = core_take_back_stop(core, slot->resource);
     /* The caller holds the slot: neither of these is the last reference. */
     Slot *held_slot = claim->slot;
     claim->slot = NULL;

@@ -449,6 +449,7 @@ Core_traverse(Core *core, visitproc visit, void *arg)
     Py_VISIT(core->waiting_tasks);
     Py_VISIT(core->lanes);
     Py_VISIT(core->histograms);
+    Py_VISIT(core->stop);
     for (Slot *slot = core->slots; slot != NULL; slot = (Slot *)slot->after) {
         Py_VISIT(slot);
     }
@@ -477,6 +478,7 @@ Core_clear(Core *core)
 {
     Py_CLEAR(core->waiting_tasks);
     Py_CLEAR(core->histograms);
+    Py_CLEAR(core->stop);
     while (core->idle > 0) {
         Slot *slot = ring_pop_last(core);
         Py_DECREF(slot);

@@ -34,6 +34,7 @@
 
 #define SPARE 64         /* acquire objects kept for reuse */
 #define FIRST_CAPACITY 8 /* of the ring and of the table of leases */
+#define LARGE_TABLE 64   /* of leases: one with as many places shrinks when it is empty */
 #define LONGEST 1e8      /* seconds: as in pool/hooks.py */
 #define EVENT_FIELDS 9   /* of events.PoolEvent */
 
@@ -42,22 +43,23 @@ typedef struct Claim Claim;
 typedef struct Core Core;
 typedef struct Lane Lane;
 
+/* It has no pointer to the state of the module: there are many, most of them idle. */
 typedef struct {
-    PyObject_HEAD State *st;
-    const void *owner;        /* the Core it belongs to: only compared */
-    PyObject *resource;       /* NULL before it is opened and after it is gone */
-    PyObject *stop;           /* the StopIteration that hands the resource over, or NULL: see slot_stop */
-    Claim *holder;            /* owned; who holds it, while LEASED */
-    Lane *lane;               /* borrowed from the core; of which it has a place, on its way back */
-    PyObject *same_resource;  /* borrowed Slot: next older leased slot with the identical resource */
+    PyObject_HEAD const void *owner; /* the Core it belongs to: only compared */
+    PyObject *resource;              /* NULL before it is opened and after it is gone */
+    Claim *holder;                   /* owned; who holds it, while LEASED */
+    union {
+        Lane *lane;              /* borrowed from the core; of which it has a place, on its way back */
+        PyObject *same_resource; /* while LEASED; borrowed Slot: next older with the identical resource */
+    };
     PyObject *before, *after; /* borrowed Slots: its neighbours in the list of the core */
     double expires_at;
     double idle_since;
     long long idle_seq;
-    long long generation;
     long long uses;
     long long probe;
-    int state;
+    uint32_t generation; /* the lowest bits of what the core had when it was made */
+    char state;
     char fresh;
     char told;   /* its destructor is being called, or was */
     char listed; /* in the list of the core */
@@ -131,7 +133,8 @@ struct Core {
     /* leased slots by identity of their resource: open addressing, newest of the twins */
     Slot **table;
     Py_ssize_t used, mask;
-    Slot *slots; /* a list that owns all that are not GONE: nothing is lost with a reference */
+    Slot *slots;    /* a list that owns all that are not GONE: nothing is lost with a reference */
+    PyObject *stop; /* the StopIteration that hands over every resource, or NULL: see core_stop */
     List waiters, granted;
     Level normal;     /* of the claims without a lane; the others are malloced, in one list with it */
     PyObject *lanes;  /* list of all lanes */
@@ -287,9 +290,9 @@ static Py_ssize_t table_find(Core *core, PyObject *resource);
 static int table_reserve(Core *core);
 static void table_add(Core *core, Slot *slot);
 static void table_remove(Core *core, Slot *slot);
-static PyObject *slot_take_back_stop(Slot *slot);
+static PyObject *core_take_back_stop(Core *core, PyObject *resource);
 static PyObject *stop_with(PyObject *result);
-static PyObject *slot_stop(Slot *slot, PyObject *result);
+static PyObject *core_stop(Core *core, Slot *slot, PyObject *result);
 
 /* claim.c */
 static void list_insert(List *list, Claim *claim, Claim *after);

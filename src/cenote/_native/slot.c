@@ -133,6 +133,17 @@ table_add(Core *core, Slot *slot)
     core->table[i] = slot;
 }
 
+/* Nothing is leased: whatever was out at the same time once, an idle resource needs no place here. */
+static void
+table_shrink(Core *core)
+{
+    Slot **table = PyMem_Realloc(core->table, FIRST_CAPACITY * sizeof(Slot *));
+    if (table != NULL) {
+        core->table = table;
+        core->mask = FIRST_CAPACITY - 1;
+    }
+}
+
 /* The reference to the slot moves to the caller. */
 static void
 table_remove(Core *core, Slot *slot)
@@ -163,11 +174,14 @@ table_remove(Core *core, Slot *slot)
         }
     }
     slot->same_resource = NULL;
+    if (core->used == 0 && core->mask >= LARGE_TABLE) {
+        table_shrink(core);
+    }
 }
 
 /* -- the StopIteration that hands a resource over ---------------------------------------------- */
 
-/* Whether only the slot has it, and nobody else who had it has left anything in it. */
+/* Whether only the core has it, and nobody else who had it has left anything in it. */
 static int
 stop_is_ours(PyObject *object)
 {
@@ -176,22 +190,25 @@ stop_is_ours(PyObject *object)
            stop->dict == NULL && PyTuple_GET_SIZE(stop->args) == 0;
 }
 
-/* After the lease: its StopIteration forgets the resource. One that somebody has seen is theirs: the
- * slot's reference to that is returned, to be dropped last. */
+/* After a lease: the StopIteration forgets the resource, if it was the last that it handed over. One
+ * that somebody has seen is theirs. What the core lets go of is returned, to be dropped last. */
 static PyObject *
-slot_take_back_stop(Slot *slot)
+core_take_back_stop(Core *core, PyObject *resource)
 {
-    PyObject *stop = slot->stop;
+    PyObject *stop = core->stop;
     if (stop == NULL) {
         return NULL;
     }
-    if (stop_is_ours(stop)) {
-        PyObject *value = ((PyStopIterationObject *)stop)->value;
-        ((PyStopIterationObject *)stop)->value = NULL;
-        return value;
+    if (!stop_is_ours(stop)) {
+        core->stop = NULL;
+        return stop;
     }
-    slot->stop = NULL;
-    return stop;
+    PyObject *value = ((PyStopIterationObject *)stop)->value;
+    if (value != resource) {
+        return NULL;
+    }
+    ((PyStopIterationObject *)stop)->value = NULL;
+    return value;
 }
 
 /* The resource is what the awaiting expression gives. */
@@ -213,18 +230,18 @@ stop_with(PyObject *result)
     return NULL;
 }
 
-/* The same, out of a slot, for the interpreter, which takes nothing but the value. From 3.12 on an
- * exception that is raised is always an object: the slot keeps one, and raises it for each lease. */
+/* The same, out of a leased slot, for the interpreter, which takes nothing but the value. From 3.12 on
+ * an exception that is raised is always an object: the core keeps one, and raises it for each lease. */
 static PyObject *
-slot_stop(Slot *slot, PyObject *result)
+core_stop(Core *core, Slot *slot, PyObject *result)
 {
 #if PY_VERSION_HEX >= 0x030c0000
-    PyObject *stop = slot->stop;
+    PyObject *stop = core->stop;
     if (stop == NULL) {
         Py_INCREF(slot);
         stop = PyObject_CallNoArgs(PyExc_StopIteration);
-        if (stop != NULL && slot->state == LEASED && slot->stop == NULL) {
-            slot->stop = Py_NewRef(stop);
+        if (stop != NULL && slot->state == LEASED && core->stop == NULL) {
+            core->stop = Py_NewRef(stop);
         }
         Py_DECREF(slot);
         if (stop == NULL) {
@@ -232,7 +249,7 @@ slot_stop(Slot *slot, PyObject *result)
             return NULL;
         }
     }
-    else if (((PyStopIterationObject *)stop)->value == NULL && stop_is_ours(stop)) {
+    else if (stop_is_ours(stop)) {
         Py_INCREF(stop);
     }
     else {
@@ -242,6 +259,7 @@ slot_stop(Slot *slot, PyObject *result)
     PyErr_SetRaisedException(stop);
     return NULL;
 #else
+    (void)core;
     (void)slot;
     return stop_with(result);
 #endif
@@ -252,7 +270,8 @@ slot_stop(Slot *slot, PyObject *result)
 static PyObject *
 Slot_get_state(Slot *slot, void *Py_UNUSED(closure))
 {
-    return Py_NewRef(slot->st->slot_states[slot->state]);
+    State *st = PyType_GetModuleState(Py_TYPE(slot));
+    return st == NULL ? NULL : newref_or_none(st->slot_states[(int)slot->state]);
 }
 
 static PyGetSetDef slot_getset[] = {
@@ -266,7 +285,7 @@ static PyMemberDef slot_members[] = {
     {"expires_at", Py_T_DOUBLE, offsetof(Slot, expires_at), 0, NULL},
     {"idle_since", Py_T_DOUBLE, offsetof(Slot, idle_since), 0, NULL},
     {"idle_seq", Py_T_LONGLONG, offsetof(Slot, idle_seq), Py_READONLY, NULL},
-    {"generation", Py_T_LONGLONG, offsetof(Slot, generation), Py_READONLY, NULL},
+    {"generation", Py_T_UINT, offsetof(Slot, generation), Py_READONLY, NULL},
     {"uses", Py_T_LONGLONG, offsetof(Slot, uses), Py_READONLY, NULL},
     {"probe", Py_T_LONGLONG, offsetof(Slot, probe), Py_READONLY, NULL},
     {"fresh", Py_T_BOOL, offsetof(Slot, fresh), 0, NULL},
@@ -279,7 +298,6 @@ Slot_traverse(Slot *slot, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(slot));
     Py_VISIT(slot->resource);
-    Py_VISIT(slot->stop);
     Py_VISIT(slot->holder);
     return 0;
 }
@@ -291,7 +309,6 @@ Slot_clear(Slot *slot)
     if (slot->state != LEASED) {
         Py_CLEAR(slot->resource);
     }
-    Py_CLEAR(slot->stop);
     Py_CLEAR(slot->holder);
     return 0;
 }
@@ -302,7 +319,6 @@ Slot_dealloc(Slot *slot)
     PyTypeObject *type = Py_TYPE(slot);
     PyObject_GC_UnTrack(slot);
     Py_CLEAR(slot->resource);
-    Py_CLEAR(slot->stop);
     Py_CLEAR(slot->holder);
     type->tp_free(slot);
     Py_DECREF(type);

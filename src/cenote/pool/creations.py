@@ -170,6 +170,8 @@ class Creations:
     ) -> None:
         """The task of a factory is done. `made` beside an error: it was cut off and came late."""
         self.tasks.pop(slot, None)
+        if not self.tasks:
+            self.tasks.clear()  # of the memory for all that were made at once
         if made is None and error is None:
             error = messages.made_nothing(self._engine.name)
         if told is not None and not told.done():

@@ -246,6 +246,8 @@ class Hooks:
     def ended(self, task: HookTask) -> None:
         """A hook task has delivered its outcome; perhaps a close() has waited for it."""
         self.tasks.discard(task)
+        if not self.tasks:
+            self.tasks.clear()  # of the memory for all that ran at once
         if self._engine.core.phase is Phase.CLOSED:
             self._engine.closing.finish()
 
