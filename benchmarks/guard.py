@@ -5,7 +5,6 @@ the bare object, on the same connection. The larger a statement is, the less it 
 """
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -13,11 +12,10 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from tests.support.servers import MariaDBServer, PostgresServer
-
 import cenote
 
-from .measure import FULL, QUICK, Case, Part, Scale, Table, compare, interleave, median
+from .measure import Case, Part, Scale, Table, compare, interleave, median
+from .network import run_on_servers
 
 GUARDED, BARE = "through the guard", "on the bare object"
 
@@ -80,17 +78,5 @@ async def run(scale: Scale, urls: Mapping[str, str]) -> Part:
     return part
 
 
-async def main(scale: Scale) -> None:
-    with PostgresServer() as postgres, MariaDBServer() as mariadb:
-        url = postgres.tcp_url()
-        urls = {
-            "asyncpg": url,
-            "psycopg": url.replace("postgresql:", "postgresql+psycopg:"),
-            "asyncmy": mariadb.tcp_url(),
-        }
-        part = await run(scale, urls)
-    print(*part.tables, sep="\n\n")
-
-
 if __name__ == "__main__":
-    asyncio.run(main(QUICK if "--quick" in sys.argv else FULL))
+    asyncio.run(run_on_servers(run))

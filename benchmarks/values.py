@@ -7,7 +7,6 @@ JSON and UUIDs with the bare driver and codecs as a program would set them by it
 import asyncio
 import json
 import sqlite3
-import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -16,11 +15,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tests.support.servers import MariaDBServer, PostgresServer
-
 import cenote
 
-from .measure import FULL, QUICK, Case, Part, Samples, Scale, Table, compare, interleave, median
+from .measure import Case, Part, Samples, Scale, Table, compare, interleave, median
+from .network import run_on_servers
 
 SAME, DRIVER, CODECS = 'values="same"', 'values="driver"', "bare driver with codecs of its own"
 SHAPES = ("plain", "json", "uuid")
@@ -156,17 +154,5 @@ async def run(scale: Scale, urls: Mapping[str, str]) -> Part:
     return part
 
 
-async def main(scale: Scale) -> None:
-    with PostgresServer() as postgres, MariaDBServer() as mariadb:
-        url = postgres.tcp_url()
-        urls = {
-            "asyncpg": url,
-            "psycopg": url.replace("postgresql:", "postgresql+psycopg:"),
-            "asyncmy": mariadb.tcp_url(),
-        }
-        part = await run(scale, urls)
-    print(*part.tables, sep="\n\n")
-
-
 if __name__ == "__main__":
-    asyncio.run(main(QUICK if "--quick" in sys.argv else FULL))
+    asyncio.run(run_on_servers(run))

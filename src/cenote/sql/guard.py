@@ -175,9 +175,9 @@ def _guards_of(kind: type, connection: type[DriverConnection]) -> type[Guard]:
                 members[name] = _method(name, value, name in connection.keeping)
             else:
                 members.pop(name, None)
-    guards: type[Guard] = type(kind.__name__, (Guard, *connection.guard_bases), members)
-    guards._cenote_members = frozenset(dir(guards))
-    return guards
+    bases = (Guard, *connection.guard_bases)
+    members["_cenote_members"] = frozenset(members).union(*map(dir, bases))
+    return type(kind.__name__, bases, members)
 
 
 def _method(name: str, original: Callable[..., Any], keeping: bool) -> Callable[..., Any]:
