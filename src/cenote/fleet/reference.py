@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from .ballot import Ballot
@@ -34,6 +35,25 @@ class LedgerRow:
     def demand(self) -> Demand:
         """What it wants."""
         return Demand.of(self.last.floor, self.last.need, self.last.ceiling)
+
+
+@dataclass(slots=True, eq=False)
+class LedgerPart:
+    """What a living member should have."""
+
+    row: LedgerRow
+    demand: Demand
+    target: int
+
+    @property
+    def lacks_of_floor(self) -> int:
+        """What it has less than it always gets."""
+        return max(0, min(self.demand.floor, self.target) - self.row.charge)
+
+    @property
+    def lacks(self) -> int:
+        """What it has less than it needs."""
+        return max(0, min(self.demand.need, self.target) - self.row.charge)
 
 
 @dataclass(slots=True)
@@ -66,7 +86,7 @@ class ReferenceLedger:
         row = self.rows.get(request.member)
         is_new = row is None
         if row is not None and request.seq <= row.last.seq:
-            return self._grant(row, now, accepted=False)
+            return self._grant(row, self._parts(now), now, accepted=False)
         if row is None:
             self.lines += 1
             row = LedgerRow(request, 0, self.lines, 0.0, 0)
@@ -75,11 +95,12 @@ class ReferenceLedger:
         row.ends, self.heard = now + self.ttl, now
         if self.ballot.learn(request.epoch):
             self.news.append(News(circuit=self.ballot.seen(now)))
+        parts = self._parts(now)
         if is_new or now >= self.growing:
-            self._grow(row, now)
-        grant = self._grant(row, now, accepted=True)
+            self._grow(row, parts, now)
+        grant = self._grant(row, parts, now, accepted=True)
         row.asked = max(grant.target, grant.held - grant.owed)
-        self._wake(now, but=request.member)
+        self._wake(parts, now, but=request.member)
         return grant
 
     def leave(self, member: str, seq: int, now: float) -> None:
@@ -88,13 +109,13 @@ class ReferenceLedger:
         row = self.rows.get(member)
         if row is not None and seq > row.last.seq:
             del self.rows[member]
-            self._wake(now)
+            self._wake(self._parts(now), now)
 
     def drop(self, members: Iterable[str], now: float) -> None:
         """These have died: for a ledger that notices it by itself."""
         gone = [self.rows.pop(each) for each in members if each in self.rows]
         if gone:
-            self._wake(now)
+            self._wake(self._parts(now), now)
 
     def settle(self, member: str, counted: int, now: float) -> None:
         """Somebody has counted what a silent member has."""
@@ -105,7 +126,7 @@ class ReferenceLedger:
         row.charge = min(row.charge, counted)
         if not row.charge:
             del self.rows[member]
-        self._wake(now)
+        self._wake(self._parts(now), now)
 
     def members(self, now: float) -> list[MemberRow]:
         """Every member, the oldest first."""
@@ -148,12 +169,13 @@ class ReferenceLedger:
     @property
     def used(self) -> int:
         """What everybody is charged together."""
-        return sum(each.charge for each in self.rows.values())
+        return sum([each.charge for each in self.rows.values()])
 
     @property
     def budget(self) -> int:
         """The smallest budget of the living; 0 if nobody lives."""
-        return min((each.last.budget for each in self._living()), default=0)
+        living = [each.last.budget for each in self.rows.values() if not each.silent]
+        return min(living, default=0)
 
     def _by_age(self) -> list[LedgerRow]:
         return sorted(self.rows.values(), key=lambda each: each.line)
@@ -168,11 +190,14 @@ class ReferenceLedger:
             if each.last.breaker is not None
         }
 
-    def _targets(self, living: Sequence[LedgerRow], now: float) -> dict[str, int]:
-        """What each should have; what the silent are charged cannot be divided."""
-        left = max(0, self.budget - sum(each.charge for each in self.rows.values() if each.silent))
-        parts = divide([each.demand for each in living], left, turn_at(now)).parts
-        return {each.last.member: part for each, part in zip(living, parts, strict=True)}
+    def _parts(self, now: float) -> list[LedgerPart]:
+        """What each of the living should have; what the silent are charged cannot be divided."""
+        living = self._living()
+        silent = sum(each.charge for each in self.rows.values() if each.silent)
+        budget = min((each.last.budget for each in living), default=0)
+        wants = _wants(living)
+        targets = _divided(wants, max(0, budget - silent), turn_at(now))
+        return [*map(LedgerPart, living, _demands(wants), targets)]
 
     # -- decisions ---------------------------------------------------------------------------------
 
@@ -195,60 +220,52 @@ class ReferenceLedger:
             else:
                 del self.rows[member]
 
-    def _grow(self, row: LedgerRow, now: float) -> None:
+    def _grow(self, row: LedgerRow, parts: Sequence[LedgerPart], now: float) -> None:
         """Raise the charge of a row as far as there is room: first everybody's floor, then what
         everybody needs, then what is lent in advance."""
-        living = self._living()
-        targets = self._targets(living, now)
-        target = targets[row.last.member]
+        [part] = [each for each in parts if each.row is row]
+        others = [each for each in parts if each is not part]
+        demand, target = part.demand, part.target
         free = self.budget - self.used
         steps = (
-            (min(row.demand.floor, target), 0),
-            (min(row.demand.need, target), self._missing(living, targets, row, to_floor=True)),
-            (target, self._missing(living, targets, row, to_floor=False)),
+            (min(demand.floor, target), 0),
+            (min(demand.need, target), sum([each.lacks_of_floor for each in others])),
+            (target, sum([each.lacks for each in others])),
         )
         for most, reserved in steps[:1] if now < self.growing else steps:
             more = max(0, min(most - row.charge, free - reserved))
             row.charge += more
             free -= more
 
-    def _missing(
-        self,
-        living: Sequence[LedgerRow],
-        targets: dict[str, int],
-        but: LedgerRow | None,
-        *,
-        to_floor: bool,
-    ) -> int:
-        """What the others have less than their floor, or than they need."""
-        return sum(
-            max(0, min(d.floor if to_floor else d.need, targets[each.last.member]) - each.charge)
-            for each in living
-            for d in [each.demand]
-            if each is not but
-        )
-
-    def _owed(self, living: Sequence[LedgerRow], targets: dict[str, int]) -> int:
+    def _owed(self, parts: Sequence[LedgerPart]) -> int:
         """What somebody has to give back: others need it, or more is charged than there is."""
         free = self.budget - self.used
-        return max(0, self._missing(living, targets, None, to_floor=False) - free)
+        return max(0, sum([each.lacks for each in parts]) - free)
 
-    def _grant(self, row: LedgerRow, now: float, *, accepted: bool) -> Grant:
-        living = self._living()
-        targets = self._targets(living, now)
-        member = row.last.member
-        shares = equal_parts([each.demand for each in living], self.budget)
-        share = {each.last.member: part for each, part in zip(living, shares, strict=True)}
+    def _grant(
+        self, row: LedgerRow, parts: Sequence[LedgerPart], now: float, *, accepted: bool
+    ) -> Grant:
+        living = [each.row for each in parts]
+        budget = self.budget
+        shares = _shares(_wants(living), budget)
+        [target, share] = next(
+            (
+                (part.target, share)
+                for part, share in zip(parts, shares, strict=True)
+                if part.row is row
+            ),
+            (0, 0),
+        )
         return Grant(
             accepted=accepted,
             held=row.charge,
-            target=targets.get(member, 0),
-            owed=self._owed(living, targets),
-            lend=any(each.charge < targets[each.last.member] for each in living if each is not row),
-            share=share.get(member, 0),
+            target=target,
+            owed=self._owed(parts),
+            lend=any(each.row.charge < each.target for each in parts if each.row is not row),
+            share=share,
             lasts=self.ttl,
             used=self.used,
-            budget=self.budget,
+            budget=budget,
             processes=len({(each.last.host, each.last.process) for each in living}),
             silent=self._to_count(now) if accepted and row.last.audit else (),
             circuit=self.ballot.seen(now),
@@ -261,25 +278,23 @@ class ReferenceLedger:
             each.counting_until = now + self.beat
         return tuple(each.last.member for each in found)
 
-    def _wake(self, now: float, but: str | None = None) -> None:
+    def _wake(self, parts: Sequence[LedgerPart], now: float, but: str | None = None) -> None:
         """Send news to members that can get something now, and to those that are to give
         something back and do not know it yet."""
-        living = self._living()
-        if now < self.growing or not living:
+        if now < self.growing or not parts:
             return
-        targets = self._targets(living, now)
         free = self.budget - self.used
-        owed = self._owed(living, targets)
-        for each in living:
-            member = each.last.member
-            target = targets[member]
-            missing = min(each.demand.need, target) - each.charge
+        owed = self._owed(parts)
+        for each in parts:
+            row, target = each.row, each.target
+            member = row.last.member
+            missing = min(each.demand.need, target) - row.charge
             if missing > 0 and free > 0 and member != but:
                 free -= missing
                 self.news.append(News(member))
                 continue
-            least = max(target, each.charge - owed)
-            if owed and each.charge > target and each.asked > least and member != but:
+            least = max(target, row.charge - owed)
+            if owed and row.charge > target and row.asked > least and member != but:
                 self.news.append(News(member))
 
     def _circuit(self, changed: bool, now: float) -> FleetCircuit:
@@ -287,3 +302,28 @@ class ReferenceLedger:
         if changed:
             self.news.append(News(circuit=circuit))
         return circuit
+
+
+Want = tuple[int, int, int]  # the numbers of a `Demand`
+
+
+def _wants(rows: Iterable[LedgerRow]) -> tuple[Want, ...]:
+    return tuple([(each.last.floor, each.last.need, each.last.ceiling) for each in rows])
+
+
+# From one request to the next hardly anything changes: most beats say what the last ones said.
+
+
+@lru_cache(maxsize=4)
+def _demands(wants: tuple[Want, ...]) -> tuple[Demand, ...]:
+    return tuple([Demand.of(*each) for each in wants])
+
+
+@lru_cache(maxsize=4)
+def _divided(wants: tuple[Want, ...], budget: int, turn: int) -> tuple[int, ...]:
+    return divide(_demands(wants), budget, turn).parts
+
+
+@lru_cache(maxsize=4)
+def _shares(wants: tuple[Want, ...], budget: int) -> tuple[int, ...]:
+    return equal_parts(_demands(wants), budget)

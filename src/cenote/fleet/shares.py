@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 TURN: Final = 5.0  # seconds for which one member keeps the resource that cannot be divided
@@ -35,6 +36,7 @@ class Demand:
     ceiling: int
 
     @classmethod
+    @lru_cache(maxsize=1024)  # of many members few differ
     def of(cls, floor: int, need: int, ceiling: int) -> Demand:
         """A demand with the three numbers brought into order; the ceiling wins."""
         least = min(floor, ceiling)
