@@ -307,7 +307,7 @@ def write_value(canvas: Canvas, x: float, y: float, text: str, *, ours: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Both axes are logarithms; the panels share the one on the left."""
+    """Both axes are logarithms, or both begin at 0; the panels share the one on the left."""
 
     title: str
     subtitle: str
@@ -316,24 +316,32 @@ class Lines:
     show: Callable[[float], str] = "{:g}".format
     width: float = 980
     height: float = 430
+    log: bool = True
+    names: float = NAMES  # width of the names right of the lines
 
     def draw(self, theme: Theme) -> str:
         canvas = Canvas(theme, self.width, self.height)
         header(canvas, self.title, self.subtitle)
         points = [point for panel in self.panels for one in panel.series for point in one.points]
-        ends = [min(y for _, y in points), max(y for _, y in points)]
-        low, high = (10.0 ** turn(math.log10(end)) for turn, end in zip(ROUND, ends, strict=True))
-        up = Scale(low, max(high, low * 10), self.height - 56, HEAD + 12, log=True)
+        up = self._up([y for _, y in points])
         wide = (self.width - 2 * MARGIN + GAP) / len(self.panels)
         for number, panel in enumerate(self.panels):
             left = MARGIN + AXIS + number * wide
-            self._panel(canvas, panel, left, wide - GAP - AXIS - NAMES, up)
+            self._panel(canvas, panel, left, wide - GAP - AXIS - self.names, up)
         return str(canvas)
+
+    def _up(self, values: Sequence[float]) -> Scale:
+        start, end = self.height - 56, HEAD + 12
+        if not self.log:
+            return Scale(0.0, max(values), start, end)
+        ends = [min(values), max(values)]
+        low, high = (10.0 ** turn(math.log10(end)) for turn, end in zip(ROUND, ends, strict=True))
+        return Scale(low, max(high, low * 10), start, end, log=True)
 
     def _panel(self, canvas: Canvas, panel: LinePanel, left: float, wide: float, up: Scale) -> None:
         theme = canvas.theme
         xs = [x for one in panel.series for x, _ in one.points]
-        across = Scale(min(xs), max(xs), left, left + wide, log=True)
+        across = Scale(min(xs), max(xs), left, left + wide, log=self.log)
         canvas.text(left, HEAD - 4, panel.title, size=12, weight=650)
         for tick in up.ticks(6):
             y = up(tick)
@@ -341,7 +349,7 @@ class Lines:
             canvas.text(left - 8, y + 4, self.show(tick), size=11, fill=theme.faint, anchor="end")
         for tick in across.ticks(6):
             below = up.start + 18
-            label = f"{tick:,.0f}".replace(",000", "k")
+            label = f"{tick:,.0f}".replace(",000", "k") if self.log else f"{tick:g}"
             canvas.text(across(tick), below, label, size=11, fill=theme.faint, anchor="middle")
         canvas.text(
             left + wide / 2, up.start + 38, self.across, size=11, fill=theme.faint, anchor="middle"
