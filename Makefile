@@ -3,7 +3,7 @@ ARGS ?=
 AGE ?= newest
 
 .NOTPARALLEL:
-.PHONY: help demo quick pools drivers test lint types check matrix bench bench-languages sanitize soak fuzz chaos nemesis exhibits replay peers values mysql docs dist coverage constraints clean
+.PHONY: help demo quick pools drivers test lint types check matrix bench bench-languages sanitize soak fuzz chaos nemesis exhibits replay peers values timeouts mysql docs dist coverage constraints clean
 
 help:
 	@echo 'make demo    run the demo'
@@ -25,6 +25,7 @@ help:
 	@echo 'make replay  other projects'"'"' test suites on the bare driver and through cenote, some hours (ARGS="--statements 1500": 5 minutes)'
 	@echo 'make peers   the own tests of SQLAlchemy, redis-py and asyncpg, with their pools and with the adapters'
 	@echo 'make values  100,000 hostile values through MariaDB and MySQL, in every sql_mode and charset'
+	@echo 'make timeouts  10,000 timeouts of statements at random moments on each driver; ARGS="--driver sqlite"'
 	@echo 'make mysql   get a real MySQL server (Debian unstable, root), and run the database tests on it'
 	@echo 'make docs    build the documentation into site/, without a warning'
 	@echo 'make dist    sdist and wheels, and the tests on what they install'
@@ -131,6 +132,11 @@ values:
 	@scripts/venv.sh .venv '$(PYTHON)' test
 	@scripts/servers.sh mariadb
 	@.venv/bin/python -m tests.exhibits.values $(ARGS)
+
+timeouts:
+	@scripts/venv.sh .venv '$(PYTHON)' test
+	@scripts/servers.sh postgresql mariadb
+	@.venv/bin/python -m tests.exhibits.timeouts $(ARGS)
 
 mysql:
 	@scripts/mysql.sh

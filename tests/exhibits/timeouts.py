@@ -2,11 +2,12 @@
 
 The server is told to stop at the very moment at which the statement ends, or just before or after,
 and the next statement follows at once on the same connection: no order to stop may hit that one.
-`python -m tests.exhibits.timeouts --driver asyncpg --timeouts 10000`.
+`make timeouts`, or `python -m tests.exhibits.timeouts --driver asyncpg --timeouts 10000`.
 """
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import sys
@@ -31,9 +32,9 @@ SLOW = {
     "limit 1 + cast({milliseconds} * 8000 as int)) select {number} + 0 * count(*) from c",
 }
 LONGEST = 4.0  # milliseconds that a statement takes, about
-# How much longer all of it takes with a driver whose orders to stop are slower: else nearly every
+# How much longer all of it takes with drivers whose orders to stop are slower: else nearly every
 # statement would have ended before.
-PACE = {"psycopg": 8.0}
+PACE = {"asyncpg": 8.0, "psycopg": 8.0}
 
 Ask = Callable[[Any, str, float], Awaitable[Any]]
 
@@ -101,9 +102,11 @@ async def torment(backend: Backend, *, timeouts: int, tasks: int, seed: int) -> 
             number, milliseconds = next(numbers), chance.random() * LONGEST * pace
             ask = chance.choice(ASKS[:-1] if sqlite_writes else ASKS)
             sql = SLOW[backend.name].format(number=number, milliseconds=f"{milliseconds:.3f}")
-            # Around the end of the statement, and now and then at once.
-            late = chance.uniform(-0.002, 0.004) * pace
-            timeout = max(0.0002, milliseconds / 1000 + late)
+            if chance.random() < 0.5:  # around the end of the statement, and now and then at once
+                timeout = milliseconds / 1000 + chance.uniform(-0.002, 0.004) * pace
+            else:  # at any moment of it
+                timeout = chance.random() * milliseconds / 1000
+            timeout = max(0.0002, timeout)
             try:
                 answer = await ask(db, sql, timeout)
             except cenote.StatementTimeoutError as error:
@@ -130,29 +133,33 @@ async def torment(backend: Backend, *, timeouts: int, tasks: int, seed: int) -> 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--driver", choices=sorted(SLOW), default="asyncpg")
+    parser.add_argument("--driver", choices=sorted(SLOW), help="one of them; else all")
     parser.add_argument("--timeouts", type=int, default=10_000)
     parser.add_argument("--tasks", type=int, default=8)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
     options = parser.parse_args()
 
-    def run(backend: Backend) -> int:
+    print("seed", options.seed)
+    drivers = [options.driver] if options.driver else [*SLOW]
+    return max(run(driver, options) for driver in drivers)
+
+
+def run(driver: str, options: argparse.Namespace) -> int:
+    """Start a server, and ask; 1 if an answer was wrong."""
+    with contextlib.ExitStack() as stack:
+        if driver == "sqlite":
+            backend = backends.sqlite(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        else:
+            kind: Any = MariaDBServer if driver == "mysql" else PostgresServer
+            if reason := kind.missing():
+                print(f"{driver}: skipped: {reason}")
+                return 0
+            backend = getattr(backends, driver)(stack.enter_context(kind()))
         counts = asyncio.run(
             torment(backend, timeouts=options.timeouts, tasks=options.tasks, seed=options.seed)
         )
-        told = ", ".join(f"{what} {number:,}" for what, number in counts.items())
-        print(f"{backend.name}, seed {options.seed}: {told}")
-        return 1 if counts["WRONG"] else 0
-
-    if options.driver == "sqlite":
-        with tempfile.TemporaryDirectory() as directory:
-            return run(backends.sqlite(Path(directory)))
-    kind: Any = MariaDBServer if options.driver == "mysql" else PostgresServer
-    if reason := kind.missing():
-        print(f"skipped: {reason}")
-        return 0
-    with kind() as server:
-        return run(getattr(backends, options.driver)(server))
+    print(f"{driver}: {', '.join(f'{what} {number:,}' for what, number in counts.items())}")
+    return 1 if counts["WRONG"] else 0
 
 
 if __name__ == "__main__":
