@@ -31,6 +31,9 @@ from cenote.testing import FaultProxy
 # -- the service -----------------------------------------------------------------------------------
 
 
+AWAY = ("08", "57P0", "53300")  # SQLSTATE of a server that is lost, ends, starts or is full
+
+
 class Base(DeclarativeBase):
     pass
 
@@ -90,7 +93,9 @@ async def without_connection(request: Request, error: Exception) -> Response:
 
 @app.exception_handler(exc.DBAPIError)
 async def lost_connection(request: Request, error: exc.DBAPIError) -> Response:
-    return Response(status_code=503 if error.connection_invalidated else 500)
+    state = cenote.sqlstate(error.orig) or ""
+    away = error.connection_invalidated or state.startswith(AWAY)
+    return Response(status_code=503 if away else 500)
 
 
 @app.post("/notes", status_code=201)

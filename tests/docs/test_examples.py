@@ -83,7 +83,11 @@ def test_the_fastapi_sqlalchemy_example_runs(postgres_server: PostgresServer) ->
     assert output.count("POST /notes: 201") == 2
     source = (ROOT / "examples" / "fastapi_sqlalchemy.py").read_text().splitlines()
     [line] = [number for number, text in enumerate(source, 1) if "pg_sleep" in text]
-    assert output.count(f"a connection is held by fastapi_sqlalchemy.py:{line}\n") == 3
+    held = f"a connection is held by fastapi_sqlalchemy.py:{line}\n"
+    assert output.count(held) == 3
+    guide = (ROOT / "docs" / "guides" / "sqlalchemy.md").read_text()
+    assert guide.count(held) == 3
+    assert f"- Line {line} is" in guide
     assert "with no connection free: 503" in output
     assert "the reports: 503 503 503" in output
     assert "circuit breaker ACTIVE -> INACTIVE (open): 3 failures since the last change" in output
