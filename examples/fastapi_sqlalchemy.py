@@ -93,7 +93,7 @@ async def without_connection(request: Request, error: Exception) -> Response:
 
 @app.exception_handler(exc.DBAPIError)
 async def lost_connection(request: Request, error: exc.DBAPIError) -> Response:
-    state = cenote.sqlstate(error.orig) or ""
+    state = cenote.sqlstate(error.orig or error) or ""
     away = error.connection_invalidated or state.startswith(AWAY)
     return Response(status_code=503 if away else 500)
 
