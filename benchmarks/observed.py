@@ -1,6 +1,7 @@
 """What it costs to be watched: a free resource taken and given back, and one handed over."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from .measure import (
 from .uncontended import block
 
 BARE = "cenote.Pool: async with acquire(), nobody watches"
+NO_HISTORY = "the same, without the samples of its history"
 AFTER = "the same, after a subscriber has left"
 NOTHING = "a subscriber that does nothing"
 PROMETHEUS = "the Prometheus collector"
@@ -34,7 +36,7 @@ STATEMENT_PROMETHEUS = "with the Prometheus collector"
 STATEMENT_OTEL = "with the OpenTelemetry metrics, and an SDK"
 HANDED = "cenote.Pool: hand-offs, nobody watches"
 HANDED_WATCHED = "hand-offs with a subscriber that does nothing"
-LIMIT = 1.3
+LIMIT, HISTORY_LIMIT = 1.3, 1.15
 TASKS = 100  # that share one resource
 
 Pool = cenote.Pool[object]
@@ -66,7 +68,8 @@ async def run(scale: Scale) -> Part:
         table.notes.append(
             "OpenTelemetry records what was measured when a reader collects: that is not in here."
         )
-    goals = []
+    remembering = median(ratios(samples[BARE], samples[NO_HISTORY]))
+    goals = [Goal("async with acquire(), with its history to without", HISTORY_LIMIT, remembering)]
     for name in (PROMETHEUS, OTEL, BOTH):
         measured = median(ratios(samples[name], samples[BARE])) if name in samples else None
         goals.append(Goal(f"async with acquire() with {name}, to bare", LIMIT, measured))
@@ -144,7 +147,9 @@ async def watched(watch: Watcher) -> AsyncIterator[Pool]:
 
 
 def watchers() -> dict[str, Watcher]:
-    found: dict[str, Watcher] = {BARE: nobody, AFTER: leave, NOTHING: do_nothing}
+    found: dict[str, Watcher] = {
+        BARE: nobody, NO_HISTORY: forget, AFTER: leave, NOTHING: do_nothing,
+    }  # fmt: skip
     if find_spec("prometheus_client") is not None:
         found[PROMETHEUS] = prometheus
     if find_spec("opentelemetry") is not None:
@@ -155,6 +160,12 @@ def watchers() -> dict[str, Watcher]:
 
 
 def nobody(pool: Pool) -> Callable[[], None]:
+    return lambda: None
+
+
+def forget(pool: Pool) -> Callable[[], None]:
+    """Let no second be over for the history, which then takes no samples."""
+    pool._engine.sample_at = math.inf
     return lambda: None
 
 
