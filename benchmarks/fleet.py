@@ -184,7 +184,7 @@ class Process:
             self.site.open -= 1
 
     def kill(self) -> None:
-        """The backend sees the end of its connections at once; nobody tells the ledger."""
+        """The backend sees the end of its connections at once; nobody informs the ledger."""
         site = self.site
         site.in_use -= self.in_use
         site.open -= self._pool.occupied

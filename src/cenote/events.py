@@ -180,8 +180,8 @@ class LaneStats:
 
     Attributes:
         name: As given to `lane()`.
-        max_size: How many resources it has out at most; None for no limit.
-        priority: Waiters of a higher one are served first; 0 outside of any lane.
+        max_size: The most resources that it leases at a time; None for no limit.
+        priority: Its priority: waiters of a higher one are served first; 0 outside of any lane.
         active: Resources that are out, or in a hook.
         waiting: Acquires in the line.
         oldest_wait: How long the first of them has waited; 0.0 if nobody waits.

@@ -361,12 +361,12 @@ class FastPath(Generic[T]):
 
     @property
     def active_count(self) -> int:
-        """Resources that are out, or in a hook."""
+        """Resources leased, or being examined by a hook."""
         return self._engine.core.active  # type: ignore[no-any-return]
 
     @property
     def waiting_count(self) -> int:
-        """Acquires that wait."""
+        """Acquires waiting for a resource."""
         return self._engine.core.waiting  # type: ignore[no-any-return]
 
     def __len__(self) -> int:

@@ -302,8 +302,9 @@ FastPath_set_engine(FastPath *pool, PyObject *value, void *Py_UNUSED(closure))
 static PyGetSetDef fastpath_getset[] = {
     {"count", (getter)FastPath_get_count, NULL, "Idle and active resources.", NULL},
     {"idle_count", (getter)FastPath_get_idle, NULL, "Resources that nobody uses.", NULL},
-    {"active_count", (getter)FastPath_get_active, NULL, "Resources that are out, or in a hook.", NULL},
-    {"waiting_count", (getter)FastPath_get_waiting, NULL, "Acquires that wait.", NULL},
+    {"active_count", (getter)FastPath_get_active, NULL, "Resources leased, or being examined by a hook.",
+     NULL},
+    {"waiting_count", (getter)FastPath_get_waiting, NULL, "Acquires waiting for a resource.", NULL},
     {"_engine", (getter)FastPath_get_engine, (setter)FastPath_set_engine, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -124,12 +124,12 @@ class Fleet:
 
     @property
     def name(self) -> str:
-        """As given."""
+        """The name of the fleet, the same in all of its processes."""
         return self._config.name
 
     @property
     def budget(self) -> int:
-        """As given; if another process has a smaller one, that counts."""
+        """The budget of this process; if another process has a smaller one, that one counts."""
         return self._config.budget
 
     def breaker(self, strategy: CircuitBreakerStrategy | None = None) -> FleetBreaker:

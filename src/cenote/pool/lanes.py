@@ -65,29 +65,29 @@ class Lane(Generic[T]):
 
     @property
     def name(self) -> str:
-        """As given; shown in holders, events, errors and metrics."""
+        """The name of the lane, shown in holders, events, errors and metrics."""
         return self._name
 
     @property
     def max_size(self) -> int | None:
-        """How many resources it has out at most; None: as many as the pool."""
+        """The most resources that it leases at a time; None for as many as the pool has."""
         size: int | None = self._record.max_size
         return size
 
     @property
     def priority(self) -> int:
-        """Waiters of a higher one are served first; `Pool.acquire()` has 0."""
+        """Its priority: waiters of a higher one are served first; `Pool.acquire()` has 0."""
         priority: int = self._record.priority
         return priority
 
     @property
     def active_count(self) -> int:
-        """Resources that are out, or in a hook."""
+        """Resources leased through this lane, or being examined by a hook."""
         return active(self._record)
 
     @property
     def waiting_count(self) -> int:
-        """Acquires that wait."""
+        """Acquires of this lane that wait."""
         return waiting(self._record)
 
     def stats(self) -> LaneStats:

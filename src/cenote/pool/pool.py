@@ -296,7 +296,7 @@ class Pool(FastPath[T], Generic[T]):
 
     @property
     def name(self) -> str | None:
-        """As given; shown in `repr`, errors, logs and metrics."""
+        """The name of the pool, shown in `repr`, errors, logs and metrics."""
         return self._engine.name
 
     @property
@@ -306,8 +306,8 @@ class Pool(FastPath[T], Generic[T]):
 
     @property
     def max_size(self) -> int:
-        """Never more than this, those being made and being destroyed included; `resize()` changes
-        it."""
+        """The most resources at a time, those being made or destroyed included; `resize()`
+        changes it."""
         return self._engine.core.max_size
 
     @property

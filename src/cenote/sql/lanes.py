@@ -69,7 +69,7 @@ class EnteredLane:
 
     @property
     def name(self) -> str:
-        """As given; shown in holders, events, errors and metrics."""
+        """The name of the lane, shown in holders, events, errors and metrics."""
         return self._name
 
     @property

@@ -30,7 +30,7 @@ LIMIT = 10_000  # notifications that wait for one listener
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What `db.listen()` gives: a notification, or the news that some may have been missed."""
+    """What `db.listen()` gives: a notification, or a note that some may have been missed."""
 
     kind: Literal["notification", "reconnected"]
     """`"reconnected"` after the connection was lost and made again: what was sent meanwhile is

@@ -32,16 +32,16 @@ class Statement(PreparedVerbs):
 
     @property
     def sql(self) -> str:
-        """The text, as given."""
+        """The text of the statement, as it was given to `prepare()`."""
         return self._parsed.text
 
     @property
     def closed(self) -> bool:
-        """Closed, or its task or connection is gone."""
+        """Whether it was closed, or its task or connection is gone."""
         return self._pin not in self._session.pins
 
     async def close(self) -> None:
-        """Harmless when it is closed, or its connection gone."""
+        """Close it. Does nothing if it is closed already, or its connection is gone."""
         session, pin = self._session, self._pin
         if pin in session.pins and session.connection is not None and session.lost is None:
             await close_pin(session, pin)
