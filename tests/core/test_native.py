@@ -76,6 +76,16 @@ def test_a_pure_core_that_was_wanted_is_silent(tmp_path, failed, pure):
     assert (result.returncode, result.stdout, result.stderr) == (0, "pure\n", "")
 
 
+@native_only
+def test_without_the_gil_the_native_core_is_refused():
+    """As with PYTHON_GIL=0 on a free-threaded build, where loading it does not switch the GIL on."""
+    code = "import sys; sys._is_gil_enabled = lambda: False; import cenote; print(cenote.core)"
+    result = run(code, CENOTE_PURE="")
+    assert result.stdout == "pure\n", result.stderr
+    assert "RuntimeWarning: cenote runs on its pure core" in result.stderr
+    assert "PYTHON_GIL=0" in result.stderr
+
+
 def test_the_header_is_where_get_include_says():
     assert os.path.isfile(os.path.join(cenote.get_include(), "cenote.h"))
 

@@ -1,6 +1,7 @@
 """Select the native or the pure core. The layers above import every core name from here."""
 
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,21 @@ else:
                 RuntimeWarning,
                 stacklevel=2,
             )
+        from .histograms import Histograms
+        from .machine import Core
+        from .records import Claim, Slot
+
+        kind = "pure"
+
+    # It switches the GIL on, unless that is forbidden; without it, it would corrupt memory.
+    if kind == "native" and not getattr(sys, "_is_gil_enabled", lambda: True)():
+        warnings.warn(
+            "cenote runs on its pure core, several times slower, because the GIL is switched off "
+            "(PYTHON_GIL=0 or -X gil=0), which its native core needs. CENOTE_PURE=1 accepts the "
+            "pure core.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         from .histograms import Histograms
         from .machine import Core
         from .records import Claim, Slot
