@@ -78,7 +78,7 @@ def test_a_pure_core_that_was_wanted_is_silent(tmp_path, failed, pure):
 
 @native_only
 def test_without_the_gil_the_native_core_is_refused():
-    """As with PYTHON_GIL=0 on a free-threaded build, where loading it does not switch the GIL on."""
+    """As with PYTHON_GIL=0 on a free-threaded build, where loading does not switch it on."""
     code = "import sys; sys._is_gil_enabled = lambda: False; import cenote; print(cenote.core)"
     result = run(code, CENOTE_PURE="")
     assert result.stdout == "pure\n", result.stderr
