@@ -8,16 +8,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    import asyncio
+
     import cenote
     from cenote.testing import FaultProxy, VirtualLoop
 
     RollBack = Callable[[cenote.Database], "Rollback"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a test: what is closed then, and in which event loop."""
+
+    stack: AsyncExitStack
+    loop: asyncio.AbstractEventLoop
 
 
 class Rollback:
@@ -27,18 +38,25 @@ class Rollback:
     def __init__(
         self,
         block: AbstractAsyncContextManager[cenote.Database],
-        stack: AsyncExitStack | None,
+        end: End | None,
     ) -> None:
         self._block = block
-        self._stack = stack
+        self._end = end
 
     def __await__(self) -> Generator[Any, None, cenote.Database]:
-        if self._stack is None:
+        if self._end is None:
             raise RuntimeError(
                 "`await cenote_rolled_back(db)` needs a test that is marked `asyncio` or `anyio`; "
                 "elsewhere write `async with cenote_rolled_back(db):`"
             )
-        return self._stack.enter_async_context(self._block).__await__()
+        from asyncio import get_running_loop
+
+        if get_running_loop() is not self._end.loop:
+            raise RuntimeError(
+                "`await cenote_rolled_back(db)` runs in another event loop than the fixtures of "
+                "this test, in which it would end; write `async with cenote_rolled_back(db):`"
+            )
+        return self._end.stack.enter_async_context(self._block).__await__()
 
     async def __aenter__(self) -> cenote.Database:
         return await self._block.__aenter__()
@@ -52,21 +70,23 @@ def cenote_rolled_back(request: pytest.FixtureRequest) -> RollBack:
     """Undo whatever the test does in a database: `await cenote_rolled_back(db)`."""
     from cenote.testing import rolled_back
 
-    stack: AsyncExitStack | None = None
+    end: End | None = None
     if "anyio_backend" in request.fixturenames:
-        stack = request.getfixturevalue("_cenote_stack_of_anyio")
+        end = request.getfixturevalue("_cenote_end_of_anyio")
     elif is_of_asyncio(request):
-        stack = request.getfixturevalue("_cenote_stack_of_asyncio")
-    return lambda database: Rollback(rolled_back(database), stack)
+        end = request.getfixturevalue("_cenote_end_of_asyncio")
+    return lambda database: Rollback(rolled_back(database), end)
 
 
-async def stack_of_the_test() -> AsyncIterator[AsyncExitStack]:
-    """What is closed at the end of the test, by the plugin that runs it."""
+async def end_of_the_test() -> AsyncIterator[End]:
+    """Close at the end of the test what was entered, in the plugin that runs the test."""
+    from asyncio import get_running_loop
+
     async with AsyncExitStack() as stack:
-        yield stack
+        yield End(stack, get_running_loop())
 
 
-_cenote_stack_of_anyio = pytest.fixture(name="_cenote_stack_of_anyio")(stack_of_the_test)
+_cenote_end_of_anyio = pytest.fixture(name="_cenote_end_of_anyio")(end_of_the_test)
 
 
 def is_of_asyncio(request: pytest.FixtureRequest) -> bool:
@@ -82,9 +102,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("asyncio"):
         import pytest_asyncio
 
-        fixture = pytest_asyncio.fixture(name="_cenote_stack_of_asyncio")(stack_of_the_test)
+        fixture = pytest_asyncio.fixture(name="_cenote_end_of_asyncio")(end_of_the_test)
         module = ModuleType("cenote_asyncio")
-        module.__dict__["_cenote_stack_of_asyncio"] = fixture
+        module.__dict__["_cenote_end_of_asyncio"] = fixture
         config.pluginmanager.register(module, "cenote_asyncio")
 
 

@@ -76,6 +76,12 @@ async def test_block(db, cenote_rolled_back):
     async with cenote_rolled_back(db) as same:
         await same.execute("insert into stock values ('lamp')")
     assert await count(db) == 0
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_await_in_another_loop(db, cenote_rolled_back):
+    with pytest.raises(RuntimeError, match="in another event loop than the fixtures"):
+        await cenote_rolled_back(db)
+    assert await count(db) == 0
 """
 )
 
@@ -154,8 +160,8 @@ def test_anyio_tests_and_fixtures_are_rolled_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["strict", "auto"])
 def test_asyncio_tests_and_fixtures_are_rolled_back(tmp_path: Path, mode: str) -> None:
     pytest.importorskip("pytest_asyncio")
-    check(run(tmp_path, WITH_ASYNCIO, f"--asyncio-mode={mode}"), "4 passed")
-    check(run(tmp_path, WITH_ASYNCIO, "-p", "no:anyio"), "4 passed")
+    check(run(tmp_path, WITH_ASYNCIO, f"--asyncio-mode={mode}"), "5 passed")
+    check(run(tmp_path, WITH_ASYNCIO, "-p", "no:anyio"), "5 passed")
 
 
 def test_the_fixtures_need_no_other_plugin(tmp_path: Path) -> None:
