@@ -26,6 +26,7 @@ async def test_rows_are_the_same_on_every_driver(backend: Backend) -> None:
     assert list(row.items()) == [("id", 7), ("name", "Ada")]
     assert row.columns == ("id", "name")
     assert (row.get("name"), row.get("x"), row.get("x", 1)) == ("Ada", None, 1)
+    assert (row.get("x", default=1), row.get(name="id")) == (1, 7)
     assert row == (7, "Ada") == row
     assert isinstance(row, Sequence)
     assert (row.count(7), row.index("Ada")) == (1, 1)
