@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import cenote
 from tests.support.servers import MariaDBServer, PgBouncer, PostgresServer, RedisServer
@@ -348,7 +349,7 @@ def test_the_frame_of_a_page_runs(page: str, runs: Any) -> None:
         assert not result["stderr"]
 
 
-OTHERS = [block for block in BLOCKS if block.language in ("toml", "json", "sh")]
+OTHERS = [block for block in BLOCKS if block.language in ("toml", "json", "yaml", "sh")]
 
 
 @pytest.mark.parametrize("block", OTHERS, ids=ids(OTHERS))
@@ -357,13 +358,15 @@ def test_what_is_not_python_can_be_read(block: Block) -> None:
         tomllib.loads(block.code)
     elif block.language == "json":
         json.loads(block.code)
+    elif block.language == "yaml":
+        assert list(yaml.safe_load_all(block.code))
     else:
         done = subprocess.run(["bash", "-n"], input=block.code, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
 
 
 def test_every_block_says_what_it_is() -> None:
-    known = {"python", "text", "sh", "toml", "json", "c", "ini", "console"}
+    known = {"python", "text", "sh", "toml", "json", "yaml", "c", "ini", "console"}
     assert {block.language for block in BLOCKS} <= known
     for page in PAGES:
         fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
