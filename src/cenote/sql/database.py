@@ -17,6 +17,7 @@ from ..options import CommonOptions
 from ..pool import Pool, registry
 from . import task_transaction
 from .admission import require_connection
+from .batches import Batches
 from .checks import ask_password, check_connect_args, check_password, check_pool_options, one_of
 from .connection_block import ConnectionBlock
 from .dialects import Isolation
@@ -190,7 +191,7 @@ class Database(TextVerbs):
         return await loop_db.observed(parsed.keyword, parsed.text, work)
 
     async def _run_many(
-        self, parsed: ParsedStatement, text: str, rows: list[Any], timeout: float | None
+        self, parsed: ParsedStatement, text: str, rows: list[Any] | Batches, timeout: float | None
     ) -> None:
         loop_db = self._loop_databases.here()
         limit = limit_of(loop_db, parsed, timeout)

@@ -290,13 +290,14 @@ class DriverConnection(StatefulConnection, ABC):
     def forget_plans(self) -> None:
         """Drop the statements that are kept prepared, because they may not be valid any more."""
 
-    async def atomically(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Await `work()` in a transaction, or behind a savepoint in the open one; all or none."""
+    async def atomically(self, work: Callable[[], Awaitable[object]], name: str = MANY) -> None:
+        """Await `work()` in a transaction, or behind a savepoint of this name in the open one; all
+        or none."""
         dialect = self.dialect
         end: str | None
         if self.in_transaction:
-            undo, end = dialect.rollback_to_savepoint(MANY), dialect.release_savepoint(MANY)
-            await self.savepoint(MANY)
+            undo, end = dialect.rollback_to_savepoint(name), dialect.release_savepoint(name)
+            await self.savepoint(name)
         else:
             undo, end = dialect.rollback(), dialect.commit()
             await self.begin(None, False)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
 
 from ..errors import PoolError
 from .dialects import Dialect
 from .parsing.placeholders import Style, describe_placeholders
-
-R = TypeVar("R")
 
 SYNTAX = "42"  # class of the SQLSTATEs of what a forgotten parameter may end in
 SYNTAX_ERROR = "42601"  # of PostgreSQL
 OF_VALUES = ("22", "23", "P0")  # classes of SQLSTATEs that some rows meet, and others do not
 ELEMENT = re.compile(r"element #([0-9]+) of executemany")  # says asyncpg of what it cannot encode
 ROW = "execute_many(): "  # begins the note
+NUMBER = re.compile(r"\b(rows? |to )([0-9]+)")  # of a row, in the note
 
 
 def note(error: BaseException, text: str) -> None:
@@ -48,16 +45,15 @@ def note_row(error: BaseException, first: int, last: int | None = None) -> None:
         note(error, f"{ROW}{rows}, and the server does not say which; none is kept")
 
 
-def bind_rows(bind: Callable[[Any], R], parameters: Iterable[Any]) -> list[R]:
-    """Bind every row of execute_many(); one that does not fit is named in a note on the error."""
-    bound: list[R] = []
-    for each in parameters:
-        try:
-            bound.append(bind(each))
-        except (TypeError, ValueError) as error:
-            note(error, f"{ROW}row {len(bound)} (counted from 0) does not fit; nothing was sent")
-            raise
-    return bound
+def shift_rows(error: BaseException, by: int) -> None:
+    """The rows that a note names were counted from this one."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    if by:
+        notes[:] = [
+            NUMBER.sub(lambda found: f"{found[1]}{int(found[2]) + by}", each)
+            if each.startswith(ROW) else each
+            for each in notes
+        ]  # fmt: skip
 
 
 def note_rows(error: BaseException, count: int) -> None:

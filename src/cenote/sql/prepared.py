@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import PoolError
+from .batches import Batches, series_prepared
 from .driver import Arguments, DriverConnection, Prepared
 from .notes import note_operator
 from .parsing.statements import ParsedStatement
@@ -91,10 +92,10 @@ class Statement(PreparedVerbs):
                 note_operator(error)
             raise
 
-    async def _run_many(self, rows: list[Any], timeout: float | None) -> None:
+    async def _run_many(self, rows: list[Any] | Batches, timeout: float | None) -> None:
         if rows:
             prepared = self._prepared()
-            await self._run_here(lambda connection: prepared.execute_many(rows), timeout)
+            await self._run_here(series_prepared(prepared, rows), timeout)
         else:
             limit_of(self._session.loop_db, self._parsed, timeout)
 

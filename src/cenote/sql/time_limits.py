@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import options
@@ -21,6 +20,7 @@ from ..errors import PoolError, StatementTimeoutError
 from ..messages import seconds
 from ..timer import LONGEST, Timer
 from . import messages
+from .batches import Batches, series
 from .driver import Driver, DriverConnection
 from .parsing.statements import ParsedStatement
 
@@ -308,8 +308,8 @@ async def run_rows(
     loop_db: LoopDatabase,
     parsed: ParsedStatement,
     text: str,
-    rows: list[Any],
+    rows: list[Any] | Batches,
 ) -> None:
     """Run one statement of the running task for all these rows; observers are not notified."""
     session = await loop_db.bound_session(limit=limit)
-    await within(limit, session, methodcaller("execute_many", text, rows), parsed)
+    await within(limit, session, series(text, rows), parsed)

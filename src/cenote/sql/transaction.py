@@ -6,7 +6,6 @@ import asyncio
 import warnings
 from collections.abc import Awaitable, Container, Coroutine
 from logging import DEBUG
-from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +14,7 @@ from ..log import log
 from ..observe import task_name
 from . import fastpath, messages
 from .admission import require_alive, require_connection
+from .batches import Batches, series
 from .checks import check_isolation
 from .dialects import Isolation
 from .driver import DriverConnection
@@ -529,13 +529,13 @@ class Transaction(TextVerbs):
             raise
 
     async def _run_many(
-        self, parsed: ParsedStatement, text: str, rows: list[Any], timeout: float | None
+        self, parsed: ParsedStatement, text: str, rows: list[Any] | Batches, timeout: float | None
     ) -> None:
         session = self._open_session()
         require_connection(session)  # also without rows: the transaction may be lost
         limit = limit_of(session.loop_db, parsed, timeout)
         if rows:
-            call = methodcaller("execute_many", text, rows)
+            call = series(text, rows)
             await observed_within(limit, session, call, parsed, transaction=self)
 
     def _stream(

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
+from .batches import Batches, first_of, run_many
 from .driver import Arguments
 from .into import check_into, convert, convert_all
-from .notes import bind_rows, note_rows
 from .parsing.statements import ParsedStatement, is_long
 from .rows import Row
 
@@ -19,9 +19,6 @@ T = TypeVar("T")
 
 # What a statement takes: a sequence for `?`, a mapping for `:name`.
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
-
-# Binds one row of parameters; gives the text for the driver and its arguments.
-Bind = Callable[[Any], tuple[str, Arguments]]
 
 
 class TextVerbs(ABC):
@@ -60,7 +57,9 @@ class TextVerbs(ABC):
 
         Args:
             sql: The statement, with `?` or `:name` where parameters belong.
-            parameters: An iterable of sequences or mappings, one for each run.
+            parameters: An iterable of sequences or mappings, one for each run. Of a generator, or
+                another iterable without a length, a piece at a time is taken and sent, so that all
+                of it need not fit in memory.
             timeout: How long all of it may take, in seconds; None for no limit.
 
         Raises:
@@ -254,7 +253,7 @@ class TextVerbs(ABC):
 
     @abstractmethod
     async def _run_many(
-        self, parsed: ParsedStatement, text: str, rows: list[Any], timeout: float | None
+        self, parsed: ParsedStatement, text: str, rows: list[Any] | Batches, timeout: float | None
     ) -> None:
         """Run one statement for all these rows; with none, only check that it could run."""
 
@@ -296,7 +295,9 @@ class PreparedVerbs(ABC):
         """Run it once for each element of `parameters`: all of it, or nothing.
 
         Args:
-            parameters: An iterable of sequences or mappings, one for each run.
+            parameters: An iterable of sequences or mappings, one for each run. Of a generator, or
+                another iterable without a length, a piece at a time is taken and sent, so that all
+                of it need not fit in memory.
             timeout: How long all of it may take, in seconds; None for no limit.
 
         Raises:
@@ -445,7 +446,7 @@ class PreparedVerbs(ABC):
         """Run it once by this method."""
 
     @abstractmethod
-    async def _run_many(self, rows: list[Any], timeout: float | None) -> None:
+    async def _run_many(self, rows: list[Any] | Batches, timeout: float | None) -> None:
         """Run it for all these rows."""
 
     @abstractmethod
@@ -453,35 +454,3 @@ class PreparedVerbs(ABC):
         self, text: str, arguments: Arguments, into: Any, timeout: float | None
     ) -> Stream[Any]:
         """Make a stream of its rows."""
-
-
-async def run_many(
-    bind: Bind, parameters: Iterable[Any], run: Callable[[str, list[Any]], Awaitable[None]]
-) -> None:
-    """Bind every row, then run; an error gets a note that names the row, if that is known."""
-    if isinstance(parameters, str | bytes | Mapping) or not is_iterable(parameters):
-        collect = hasattr(parameters, "__aiter__")
-        raise TypeError(
-            f"parameters of execute_many() must be an iterable of parameters, one for each "
-            f"run, not {type(parameters).__name__}"
-            f"{': collect them first, [row async for row in ...]' if collect else ''}"
-        )
-    bound = bind_rows(bind, parameters)
-    if len({text for text, _ in bound}) > 1:
-        raise TypeError("parameters of execute_many() must be all sequences or all mappings")
-    rows = [arguments or () for _, arguments in bound]
-    try:
-        await run(bound[0][0] if bound else "", rows)
-    except Exception as error:
-        if rows:
-            note_rows(error, len(rows))
-        raise
-
-
-def first_of(rows: Iterable[Any]) -> Any:
-    """One row of parameters, which shows of what kind they are; () if it cannot be seen yet."""
-    return rows[0] if isinstance(rows, list | tuple) and rows else ()
-
-
-def is_iterable(value: object) -> bool:
-    return hasattr(value, "__iter__") or hasattr(value, "__getitem__")

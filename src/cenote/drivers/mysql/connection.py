@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...log import log
 from ...sql.dialects import MYSQL, Dialect
-from ...sql.driver import Arguments, Collected, DriverConnection, Prepared, RowCursor
+from ...sql.driver import MANY, Arguments, Collected, DriverConnection, Prepared, RowCursor
 from ...sql.notes import note_row, of_values
 from ...sql.parsing.placeholders import Template, UsualText
 from ...sql.parsing.session_rules import analyse
@@ -224,9 +224,12 @@ class MysqlConnection(DriverConnection):
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
         rows = [self.values(each) for each in arguments]
+        await self.atomically(lambda: self._run_batches(text, rows))
+
+    async def atomically(self, work: Callable[[], Awaitable[object]], name: str = MANY) -> None:
         if not self.raw.server_status & (AUTOCOMMIT | IN_TRANSACTION):
             await self.begin(None, False)  # as every statement does without autocommit
-        await self.atomically(lambda: self._run_batches(text, rows))
+        await super().atomically(work, name)
 
     async def _run_batches(self, text: str, rows: Sequence[Any]) -> None:
         """A message that is larger than max_allowed_packet costs the connection."""
