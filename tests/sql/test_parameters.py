@@ -325,13 +325,23 @@ async def test_a_change_in_one_message_names_no_wrong_row(backend: Backend) -> N
         assert note == EXACT or "one of the rows 0 to 3" in note
 
 
-@pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "sqlite"], indirect=True)
-async def test_a_row_that_cannot_be_sent_is_named(backend: Backend) -> None:
+@pytest.mark.parametrize("row", [[2, object()], [2**65, "b"]], ids=["object", "large int"])
+async def test_a_row_that_cannot_be_sent_is_named(backend: Backend, row: list[Any]) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        for insert in (f"insert into {table} values (?, ?)", f"insert into {table} select ?, ?"):
+            with pytest.raises(Exception) as caught:
+                await db.execute_many(insert, [[1, "a"], row])
+            assert row_notes(caught.value) == [EXACT.replace("row 2", "row 1")], insert
+        assert await db.fetch_val(f"select count(*) from {table}") == 0
+
+
+@pytest.mark.parametrize("backend", ["asyncpg", "psycopg", "mysql"], indirect=True)
+async def test_a_value_that_the_server_refuses_names_its_row(backend: Backend) -> None:
+    """MySQL itself gives it an SQLSTATE that says nothing."""
     async with backend.database() as db, backend.table(db) as table:
         with pytest.raises(Exception) as caught:
-            await db.execute_many(f"insert into {table} values (?, ?)", [[1, "a"], [2, object()]])
+            await db.execute_many(f"insert into {table} values (?, ?)", [[1, "a"], ["x", "b"]])
         assert row_notes(caught.value) == [EXACT.replace("row 2", "row 1")]
-        assert await db.fetch_val(f"select count(*) from {table}") == 0
 
 
 async def test_a_statement_that_is_wrong_names_no_row(backend: Backend) -> None:
@@ -371,6 +381,21 @@ async def test_a_row_that_does_not_fit_is_named(backend: Backend, way: Any) -> N
         assert row_notes(caught.value) == [
             "execute_many(): row 2 (counted from 0) does not fit; nothing was sent"
         ]
+        assert await db.fetch_val(f"select count(*) from {table}") == 0
+
+
+@pytest.mark.parametrize("way", [many, many_of_transaction, many_inside, many_prepared])
+async def test_rows_of_two_kinds_name_the_first_other_one(backend: Backend, way: Any) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        for other in ({"id": 2, "name": "b"}, None, "ab", 5):
+            with pytest.raises((TypeError, ValueError)) as caught:
+                await way(db, f"insert into {table} values (?, ?)", [[1, "a"], other])
+            assert row_notes(caught.value) == [
+                "execute_many(): row 1 (counted from 0) does not fit; nothing was sent"
+            ]
+        with pytest.raises(ValueError, match="2 placeholders") as caught:
+            await way(db, f"insert into {table} values (?, ?)", [None])
+        assert len(row_notes(caught.value)) == 1
         assert await db.fetch_val(f"select count(*) from {table}") == 0
 
 

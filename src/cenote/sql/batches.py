@@ -109,15 +109,16 @@ class Binder:
     def bind(self, row: Any) -> Any:
         """Return the values of a row; one that does not fit is named in a note on the error."""
         try:
-            text, arguments = self._bind(row)
+            text, arguments = self._bind(() if row is None else row)
+            if self._count and text != self.text:
+                raise TypeError(
+                    "parameters of execute_many() must be all sequences or all mappings"
+                )
         except (TypeError, ValueError) as error:
             end = "none is kept" if self.sent else "nothing was sent"
             note(error, f"{ROW}row {self._count} (counted from 0) does not fit; {end}")
             raise
-        if self._count == 0:
-            self.text = text
-        elif text != self.text:
-            raise TypeError("parameters of execute_many() must be all sequences or all mappings")
+        self.text = text
         self._count += 1
         return arguments or ()
 

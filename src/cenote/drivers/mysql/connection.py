@@ -17,7 +17,7 @@ from ...sql.rows import make_rows
 from ...sql.values import Conversions, convert_columns
 from ..wire import Wire, hang_up
 from .private import AUTOCOMMIT, IN_TRANSACTION, Connection, Rows, errors
-from .values import conversions, literals, miscounted, parameters
+from .values import conversions, first_large_int, literals, miscounted, parameters
 
 if TYPE_CHECKING:
     from .driver import MysqlDriver
@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 SYNTAX, UNSUPPORTED, TOO_MANY_STATEMENTS, TOO_MANY_MARKS = 1064, 1295, 1461, 1390
 NO_SUCH_SAVEPOINT = 1305
+OF_VALUES = frozenset({1265, 1366, 3819})  # of MySQL, whose SQLSTATEs do not say so
 WATCH = "cenote_watch"
 UNPREPARABLE = frozenset({SYNTAX, UNSUPPORTED, TOO_MANY_STATEMENTS, TOO_MANY_MARKS})
 REMEMBERED = 128  # texts that the server cannot prepare
@@ -223,13 +224,24 @@ class MysqlConnection(DriverConnection):
     # -- the same statement many times -----------------------------------------------------------
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
-        rows = [self.values(each) for each in arguments]
+        rows = self._every_value(arguments)
         await self.atomically(lambda: self._run_batches(text, rows))
 
     async def atomically(self, work: Callable[[], Awaitable[object]], name: str = MANY) -> None:
         if not self.raw.server_status & (AUTOCOMMIT | IN_TRANSACTION):
             await self.begin(None, False)  # as every statement does without autocommit
         await super().atomically(work, name)
+
+    def _every_value(self, arguments: Sequence[Any]) -> list[Sequence[Any]]:
+        """The values of every row; nothing is sent if one of them cannot be."""
+        rows: list[Sequence[Any]] = []
+        for each in arguments:
+            try:
+                rows.append(self.values(each))
+            except (TypeError, ValueError) as error:
+                note_row(error, len(rows))
+                raise
+        return rows
 
     async def _run_batches(self, text: str, rows: Sequence[Any]) -> None:
         """A message that is larger than max_allowed_packet costs the connection."""
@@ -253,8 +265,12 @@ class MysqlConnection(DriverConnection):
             for at, values in enumerate(rows, start):
                 last = at
                 await self._run(text, values)
+        except ValueError as error:
+            if (large := first_large_int(rows)) is not None:
+                note_row(error, start + large)
+            raise
         except errors.MySQLError as error:
-            if of_values(error):
+            if of_values(error) or code(error) in OF_VALUES:
                 failed = await self._failed_row(text, error) if last > at else None
                 if failed is not None:
                     at = last = start + failed

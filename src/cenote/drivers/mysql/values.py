@@ -136,6 +136,18 @@ def parameter(value: Any, at: int) -> Any:
     )
 
 
+def first_large_int(rows: Sequence[Sequence[Any]]) -> int | None:
+    """The first row with an int of more than 64 bits, which asyncmy refuses when it sends it."""
+    return next(
+        (
+            at
+            for at, row in enumerate(rows)
+            if any(isinstance(value, int) and not -SIGNED <= value < UNSIGNED for value in row)
+        ),
+        None,
+    )
+
+
 def exact(value: Decimal, at: int) -> Decimal:
     """ValueError if the server would store another number in its place."""
     if value.is_finite():
