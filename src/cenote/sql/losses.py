@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from ..errors import SessionLostError, TransactionLostError
 from . import messages
+from .scope import acting_task
+from .states import SessionState
 
 if TYPE_CHECKING:
     from .parsing.statements import ParsedStatement
+    from .session import Session
+    from .transaction import Transaction
 
 Outcome = Literal["rolled_back", "committed", "unknown"]
 ENDED_BY: dict[str | None, Outcome] = {
@@ -18,15 +22,19 @@ ENDED_BY: dict[str | None, Outcome] = {
 }
 
 
+HOLDS_NOTHING = (SessionState.FREE, SessionState.PINNED)  # no transaction
+
+
 class Lost:
     """A transaction that ended behind the back of its block."""
 
-    __slots__ = ("cause", "outcome", "why")
+    __slots__ = ("block", "cause", "outcome", "why")
 
     def __init__(self, outcome: Outcome, why: str, cause: BaseException | None) -> None:
         self.outcome: Outcome = outcome
         self.why: str = why
         self.cause: BaseException | None = cause
+        self.block: Transaction | None = None  # that another task has ended
 
     def error(self) -> TransactionLostError:
         error = messages.transaction_lost(self.outcome, self.why)
@@ -51,6 +59,29 @@ class LostSession:
         error = messages.session_lost(self.reason)
         error.__cause__ = self.cause
         return error
+
+
+def lose_block(block: Transaction, session: Session, outcome: Outcome) -> None:
+    """Another task has ended this block: what its own task runs until it leaves the block, or rolls
+    back, raises, and is not committed by itself."""
+    loop_db, task = session.loop_db, block.task
+    if not block.is_block or task.done() or loop_db.over or task in loop_db.joined:
+        return
+    if acting_task(loop_db) is task:
+        return
+    held = loop_db.sessions.get(task) or loop_db.bind(None, session.claim, task)
+    if held.state in HOLDS_NOTHING and held.lost is None and not held.transactions:
+        held.lose_block(block, outcome)
+
+
+def leave_lost_block(block: Transaction, session: Session) -> bool:
+    """Its task leaves it. Return whether the loss was the end by another task."""
+    held = session.loop_db.sessions.get(block.task)
+    if held is None or held.lost is None or held.lost.block is not block:
+        return False
+    held.accept_loss()
+    held.hold_or_give_back()
+    return True
 
 
 def outcome_of_cut_off(parsed: ParsedStatement | None) -> tuple[Outcome, str]:

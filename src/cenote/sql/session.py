@@ -285,6 +285,13 @@ class Session:
             self.lost = Lost(outcome, why, cause)
             self.outsiders.wake()  # they get the error
 
+    def lose_block(self, block: Transaction, outcome: Outcome) -> None:
+        """Another task has ended this block of the task, which is still in it."""
+        self._move("begin")
+        self.lose(outcome, "another task has ended it", None)
+        if self.lost is not None:
+            self.lost.block = block
+
     def accept_loss(self) -> None:
         """The task knows that its transaction was lost, and goes on without it."""
         if self.lost is not None:

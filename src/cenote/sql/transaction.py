@@ -19,10 +19,11 @@ from .checks import check_isolation
 from .dialects import Isolation
 from .driver import DriverConnection
 from .join import Join
+from .losses import Outcome, leave_lost_block, lose_block
 from .parsing.statements import ParsedStatement, is_long
 from .pins import Pin
 from .prepared import Statement, prepare
-from .scope import enter_scope, leave_scope
+from .scope import acting_task, enter_scope, leave_scope
 from .session import Session
 from .states import TRANSACTION, TransactionState
 from .streams import Stream
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 
 
 OPEN = TransactionState.OPEN
+OUTCOMES: dict[TransactionState, Outcome] = {
+    TransactionState.COMMITTED: "committed",
+    TransactionState.ROLLED_BACK: "rolled_back",
+    TransactionState.CUT_OFF: "rolled_back",
+}
 ABORTED = "a statement in it had failed, so the server rolled back"
 
 
@@ -260,10 +266,15 @@ class Transaction(TextVerbs):
     def cut_off(self) -> None:
         """Its task or the outer block is over, or the database is closed."""
         self._move("cut_off")
+        if self._session is not None:
+            lose_block(self, self._session, "rolled_back")
 
     def rolled_back_by(self, task: Any) -> None:
         """db.rollback() of this task has undone it; a block of another task gets an error."""
-        self._move("roll_back" if self.task is task else "cut_off")
+        if self.task is task:
+            self._move("roll_back")
+        else:
+            self.cut_off()
 
     async def _wait_for_inner_blocks(self, session: Session) -> None:
         """Blocks of other tasks inside this one end first."""
@@ -408,6 +419,7 @@ class Transaction(TextVerbs):
         if self._savepoint is not None:
             self.task.remove_done_callback(self._task_done)
         elif session.ended and session.connection is None and not session.outsiders:
+            self._tell_its_task(session)
             return  # its connection went back with the COMMIT
         session.remove_block(self)
         session.outsiders.wake()
@@ -415,6 +427,16 @@ class Transaction(TextVerbs):
         if not session.transactions:
             session.accept_loss()
         session.hold_or_give_back()
+        if self._savepoint is None:
+            self._tell_its_task(session)
+
+    def _tell_its_task(self, session: Session) -> None:
+        """If another task has ended it: what its own task runs is not committed by itself."""
+        loop_db = session.loop_db
+        if acting_task(loop_db) is not self.task:
+            lose_block(self, session, OUTCOMES.get(self.state, "unknown"))
+        elif self.task in loop_db.sessions:
+            leave_lost_block(self, session)
 
     def _task_done(self, task: Any) -> None:
         """The task of a savepoint is over, and nobody will end it."""
@@ -442,15 +464,17 @@ class Transaction(TextVerbs):
         return self._leave_block(error)
 
     async def _leave_block(self, error: BaseException | None) -> None:
-        if self.state is TransactionState.ENDING and not isinstance(error, GeneratorExit):
-            if await self._wait_for_end() is TransactionState.COMMITTED:
-                return
-            if error is None and self._session is not None:
-                raise self._session.loop_db.gone()
+        ends = self.state is TransactionState.ENDING and not isinstance(error, GeneratorExit)
+        if ends:
+            await self._wait_for_end()
         if self.state is not OPEN:
-            cut_off = self.state is TransactionState.CUT_OFF
-            if cut_off and error is None and self._session is not None:
-                raise self._session.loop_db.gone()  # nobody may think that it was committed
+            session = self._session
+            lost = session is not None and leave_lost_block(self, session)
+            if error is None and session is not None and (
+                self.state is TransactionState.CUT_OFF
+                or ((ends or lost) and self.state is not TransactionState.COMMITTED)
+            ):  # fmt: skip
+                raise session.loop_db.gone()  # nobody may think that it was committed
             return  # rolled back inside
         if error is None:
             await self.commit()
@@ -460,11 +484,10 @@ class Transaction(TextVerbs):
         except Exception as raised:  # the one that leaves the block goes on
             log(DEBUG, "the transaction was not rolled back in order", error=raised)
 
-    async def _wait_for_end(self) -> TransactionState:
-        """Another task is ending it; return what has become of it."""
+    async def _wait_for_end(self) -> None:
+        """Another task is ending it."""
         self._ended = self._ended or asyncio.Event()
         await self._ended.wait()
-        return self.state
 
     # -- sharing ---------------------------------------------------------------------------------
 
