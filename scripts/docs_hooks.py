@@ -2,7 +2,7 @@
 
 In the repository `[example](../examples/redis_pool.py)` leads to the file; on the site, to a page
 that shows it. So the same text is right in both places, and a link that leads nowhere is still a
-warning.
+warning. Where a docstring names a page, such as `docs/pool.md`, the reference links to it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s]+)(\))")
 PICTURE = re.compile(r"^(!\[[^\]]*\]\()(\S+\.svg)(\))$", re.MULTILINE)
 ALWAYS = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+NAMED = re.compile(r"<code>docs/([\w/-]+)\.md</code>")  # in a docstring
 LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".sh": "sh", ".toml": "toml"}
 
 
@@ -58,6 +59,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     markdown = PICTURE.sub(r"[\1\2\3](\2)", markdown)
     return LINK.sub(replace, markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Let the pages that docstrings name be links."""
+
+    def replace(match: re.Match[str]) -> str:
+        file = files.get_file_from_path(f"{match[1]}.md")
+        if file is None or file.page is None:
+            raise ValueError(f"a docstring names docs/{match[1]}.md, which is not there")
+        return f'<a href="{file.url_relative_to(page.file)}">{file.page.title}</a>'
+
+    return NAMED.sub(replace, html) if page.file.src_uri.startswith("reference/") else html
 
 
 def outside(text: str, source: str) -> list[str]:
