@@ -92,7 +92,7 @@ def acquire_timeout(
     if full is not None:
         text += (
             f"; the backend is full ({full}). "
-            f"Raise the limit of the backend, or lower max_size in those who share it."
+            f"Raise the limit of the backend, or lower max_size in the programs that share it."
         )
     elif circle:
         text += (

@@ -94,7 +94,7 @@ async def test_a_generator_is_no_yes(generate, later, caplog):
         assert await status_of(application, path=path) == 403
         (record,) = caplog.records
         assert record.levelname == "ERROR"
-        assert "authorize answered with a generator" in record.getMessage()
+        assert "authorize returned a generator" in record.getMessage()
 
 
 @pytest.mark.parametrize("answer", [False, True])

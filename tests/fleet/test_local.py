@@ -266,7 +266,7 @@ async def test_mailboxes_of_somebody_else_are_refused(path):
     mailboxes = path.with_name("fleet.news")
     mailboxes.mkdir()
     mailboxes.chmod(0o777)
-    assert "must be a directory where only those who share fleet may" in await refusal(path)
+    assert "must be a directory where only the users of fleet may" in await refusal(path)
 
 
 async def test_the_default_directory_must_be_private(tmp_path, monkeypatch):
@@ -278,7 +278,7 @@ async def test_the_default_directory_must_be_private(tmp_path, monkeypatch):
     assert directory.stat().st_mode & 0o777 == 0o700
     assert (directory / "shop.fleet").stat().st_mode & 0o777 == 0o600
     directory.chmod(0o755)
-    with pytest.raises(LedgerConfigError, match="belongs to this user and that nobody else can"):
+    with pytest.raises(LedgerConfigError, match="belongs to this user and that no other user can"):
         await ledger.open(print)
 
 

@@ -96,7 +96,7 @@ async def test_the_timeout_error_says_that_it_is_full(make_pool, kind):
     assert str(caught.value) == (
         "pool 'main': no resource within 5.0 s (0 active, 0 idle, 1 waiting); the backend is full "
         "(BackendFullError: no place is free). Raise the limit of the backend, or lower max_size "
-        "in those who share it."
+        "in the programs that share it."
     )
     assert isinstance(caught.value.__cause__, cenote.BackendFullError)
     assert strategy.reports == []

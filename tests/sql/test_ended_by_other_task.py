@@ -92,9 +92,7 @@ async def test_a_commit_by_another_task_is_told_as_such(backend: Backend) -> Non
 
 
 @pytest.mark.parametrize("end", ["error", "rollback()", "end of the task"])
-async def test_a_child_commits_nothing_after_its_outer_block(
-    backend: Backend, end: str
-) -> None:
+async def test_a_child_commits_nothing_after_its_outer_block(backend: Backend, end: str) -> None:
     """It is in a block of its own, inside that of its parent, by `child_tasks="join"`."""
     async with backend.database(child_tasks="join") as db, backend.table(db) as table:
         insert = f"insert into {table} values (?, 'y')"

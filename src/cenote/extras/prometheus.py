@@ -59,7 +59,7 @@ COUNTERS: Final = (
     ("acquired", "Resources that were handed out."),
     ("released", "Resources that were returned, discarded ones included."),
     ("created", "Resources that the factory made."),
-    ("create_failures", "Factories that failed, whoever waited for them."),
+    ("create_failures", "Factories that failed, whichever task waited for them."),
     ("destroyed", "Resources that were destroyed, by cause."),
     ("timeouts", "Acquires that timed out."),
     ("cancelled", "Acquires that were cancelled while waiting."),

@@ -260,7 +260,7 @@ class LedgerFile:
         mine = found.st_uid == os.geteuid() or for_group
         if not stat.S_ISDIR(found.st_mode) or not mine or found.st_mode & stat.S_IWOTH:
             raise LedgerConfigError(
-                f"{self.mailboxes} must be a directory where only those who share {self.path.name} "
+                f"{self.mailboxes} must be a directory where only the users of {self.path.name} "
                 f"may write: remove it, or choose another path"
             )
 
@@ -287,7 +287,7 @@ def _make_private(directory: Path) -> None:
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise LedgerConfigError(
-            f"{directory} must be a directory that belongs to this user and that nobody else can "
+            f"{directory} must be a directory that belongs to this user and that no other user can "
             f"enter: remove it, or give the fleet a path"
         )
 

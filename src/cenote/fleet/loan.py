@@ -303,7 +303,7 @@ class MemberLoan:
             return
         if state is LeaseState.ALONE:
             if before is not LeaseState.JOINING:
-                self._log(WARNING, "it goes on alone, with its equal part of %d at most", size)
+                self._log(WARNING, "without the fleet, it has at most its equal part, %d", size)
             if self._circuit is not None:
                 self._circuit.lost()
         elif state is LeaseState.ENDED:
@@ -445,7 +445,7 @@ class MemberLoan:
         elif lease.state is LeaseState.LEASED and not self._warned and self._fails_for_long(now):
             self._warned = True
             self._log(
-                WARNING, "the fleet cannot be reached (%s); for %.1f s this process goes on with "
+                WARNING, "the fleet cannot be reached (%s); for %.1f s this process keeps "
                 "%d, then with %d at most", why, lease.ends - now, lease.size, lease.part,
             )  # fmt: skip
         else:

@@ -302,7 +302,7 @@ class Maintenance:
         try:
             engine.step(step, self)
         except Exception as error:
-            engine.signals.log(ERROR, "maintenance failed, and goes on", error=error)
+            engine.signals.log(ERROR, "maintenance failed, and continues", error=error)
 
     def _later(self, timer: Timer, delay: float, step: Step) -> None:
         assert self._loop is not None

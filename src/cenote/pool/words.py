@@ -19,7 +19,7 @@ class Words:
     before_acquire: str | None = None
     before_release: str | None = None
     resource: str = "resource"
-    after_closing: str = "Create a new Pool to go on."  # the remedy for one that is closed
+    after_closing: str = "Create a new Pool."  # the remedy for one that is closed
 
     def of(self, hook: str, default: str | None = None) -> str:
         """Return the word for this hook; without one the default, or else its name."""

@@ -68,7 +68,7 @@ def test_unrelated_errors_are_not_caught_together():
 async def test_a_closed_pool_refuses_by_name(make_pool, name, label):
     pool = make_pool(Thing, name=name)
     await pool.close()
-    words = f"{label} is closed. Create a new Pool to go on."
+    words = f"{label} is closed. Create a new Pool."
     with pytest.raises(PoolClosedError) as caught:
         await pool.acquire()
     assert str(caught.value) == words
@@ -84,7 +84,7 @@ async def test_the_waiters_of_a_closed_pool_are_refused(make_pool, name, label):
     await pool.close()
     error = await outcome(waiter)
     assert isinstance(error, PoolClosedError)
-    assert str(error) == f"{label} is closed. Create a new Pool to go on."
+    assert str(error) == f"{label} is closed. Create a new Pool."
     pool.release(thing)
 
 
@@ -97,7 +97,7 @@ async def test_a_draining_pool_refuses_by_name(make_pool, name, label):
     with pytest.raises(PoolClosedError) as caught:
         await pool.acquire()
     assert str(caught.value) == (
-        f"{label} is draining and takes no new acquires. Create a new Pool to go on."
+        f"{label} is draining and takes no new acquires. Create a new Pool."
     )
     pool.release(thing)
     await closing

@@ -131,8 +131,8 @@ def parameter(value: Any, at: int) -> Any:
     kind = type(value).__name__
     remedy = "json.dumps(value)" if isinstance(value, dict | list | tuple) else "str(value)"
     raise TypeError(
-        f"parameter {at} is of the type {kind}, which MySQL does not know: pass what it shall "
-        f"store, such as {remedy}"
+        f"parameter {at} is of the type {kind}, which MySQL does not know: pass a value that "
+        f"it can store, such as {remedy}"
     )
 
 
@@ -182,8 +182,8 @@ def find_marks(text: str) -> list[int]:
     if READ_BY_SERVER.search(text):
         raise ValueError(
             "the server cannot prepare this statement (several at once, or a syntax error), and "
-            "it has a comment that some servers read (/*! or /*+ with a quote), where nobody else "
-            "knows what is a placeholder: leave out the comment, or the parameters"
+            "it has a comment that some servers execute (/*! or /*+ with a quote), in which "
+            "placeholders cannot be told apart: leave out the comment, or the parameters"
         )
     found, *others = [marks(text, reading) for reading in readings(text, MYSQL)]
     if any(each != found for each in others):

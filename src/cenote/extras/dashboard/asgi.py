@@ -240,7 +240,7 @@ class Dashboard:
     async def _logout(self, scope: Scope, send: Send) -> None:
         sessions = self._guard.sessions
         if sessions is None:
-            raise Refusal(404, "Nobody signs in here: there is no token.")
+            raise Refusal(404, "There is no login here: no token is set.")
         cookie = sessions.end(secure=scope.get("scheme") == "https")
         await reply(send, 200, {"done": "logout"}, {"set-cookie": cookie})
 

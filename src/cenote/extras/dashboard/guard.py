@@ -149,7 +149,7 @@ class Guard:
                 while inspect.isawaitable(answer):  # an awaitable is true, whatever its result
                     answer = await answer
         if inspect.isgenerator(answer) or inspect.isasyncgen(answer):  # so is this
-            log(ERROR, "authorize answered with a generator, so nobody is let in: %s", NO_YIELD)
+            log(ERROR, "authorize returned a generator, so every request is refused: %s", NO_YIELD)
             return False
         return bool(answer)
 
