@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cenote import TransactionClosedError, TransactionLostError
+from cenote import PoolError, TransactionClosedError, TransactionLostError
+from cenote.testing import rolled_back
 from tests.support.backends import Backend
 from tests.support.held import ids, is_quiet, within
 from tests.support.waiting import eventually
@@ -127,4 +128,58 @@ async def test_a_child_commits_nothing_after_its_outer_block(backend: Backend, e
         ended.set()
         assert await within(task) is None
         assert await ids(db, table) == [2]
+        await eventually(lambda: is_quiet(db))
+
+
+@pytest.mark.parametrize("inside", ["its own block", "a block that it joined"])
+@pytest.mark.parametrize("end", ["reopened", "rolled_back"])
+async def test_a_block_outlives_no_close(backend: Backend, inside: str, end: str) -> None:
+    """The database is closed and opened again while a task is inside: it goes on with nothing."""
+    async with backend.database() as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+        entered, closed = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            async with db.transaction() as tx:
+                if inside == "its own block":
+                    await go_on()
+                    return
+                joined = asyncio.create_task(join(tx))
+                try:
+                    await asyncio.shield(joined)
+                finally:
+                    await joined
+
+        async def join(tx: Any) -> None:
+            async with tx.join():
+                await go_on()
+
+        async def go_on() -> None:
+            await db.execute(insert, [1])
+            entered.set()
+            await closed.wait()
+            with pytest.raises(TransactionLostError, match="the database was closed"):
+                await db.execute(insert, [2])
+            with pytest.raises(TransactionLostError, match="the database was closed"):
+                await db.fetch_val("select 1")
+            await db.rollback()
+            await db.execute(insert, [3])
+
+        async def closing() -> asyncio.Task[None]:
+            if end == "rolled_back":
+                async with rolled_back(db):
+                    task = asyncio.create_task(work())
+                    await entered.wait()
+            else:
+                task = asyncio.create_task(work())
+                await entered.wait()
+                await db.close()
+                await db.open()
+            return task
+
+        task = await closing()
+        closed.set()
+        assert isinstance(await within(task), PoolError)
+        assert await ids(db, table) == [3]
+        assert not db._loop_databases.left_behind
         await eventually(lambda: is_quiet(db))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from logging import WARNING
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..log import log
 from . import messages
@@ -14,6 +14,7 @@ from .per_loop import LoopDatabase, forget
 
 if TYPE_CHECKING:
     from .driver import Driver
+    from .transaction import Transaction
 
 LOOK_AGAIN = 0.1  # seconds after which the loop of another thread may have ended
 
@@ -27,7 +28,9 @@ class LoopDatabases(dict[asyncio.AbstractEventLoop, LoopDatabase]):
         release: Lets go of what all loops share, when they are closed.
     """
 
-    __slots__ = ("_closings", "_label", "_make", "_release", "closed", "stand_ins")
+    __slots__ = (
+        "_closings", "_label", "_make", "_release", "closed", "left_behind", "stand_ins"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -42,6 +45,8 @@ class LoopDatabases(dict[asyncio.AbstractEventLoop, LoopDatabase]):
         self.closed: bool = False
         # Every close() under way, with its loop; while one drains, it is not closed yet.
         self._closings: dict[Future[None], asyncio.AbstractEventLoop] = {}
+        # Task -> the block that it is in, and that was over when the database was closed.
+        self.left_behind: dict[Any, Transaction] = {}
         # What connects in place of the driver in a loop, while a test rolls everything back there.
         self.stand_ins: dict[asyncio.AbstractEventLoop, Driver] = {}
 
@@ -73,6 +78,15 @@ class LoopDatabases(dict[asyncio.AbstractEventLoop, LoopDatabase]):
         """Forget it: its loop ends, or it was closed."""
         if self.get(loop_db.loop) is loop_db:
             del self[loop_db.loop]
+
+    def leave_behind(self, task: Any, block: Transaction) -> None:
+        """The database is closed while this task is in a block, or has joined it."""
+        if task not in self.left_behind:
+            self.left_behind[task] = block
+            task.add_done_callback(self._forget_left_behind)
+
+    def _forget_left_behind(self, task: Any) -> None:
+        self.left_behind.pop(task, None)
 
     def heir(self) -> Self:
         """The same without any loop, for a forked child."""

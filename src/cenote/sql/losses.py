@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import SessionLostError, TransactionLostError
 from . import messages
@@ -11,6 +11,7 @@ from .states import SessionState
 
 if TYPE_CHECKING:
     from .parsing.statements import ParsedStatement
+    from .per_loop import LoopDatabase
     from .session import Session
     from .transaction import Transaction
 
@@ -65,18 +66,34 @@ def lose_block(block: Transaction, session: Session, outcome: Outcome) -> None:
     """Another task has ended this block: what its own task runs until it leaves the block, or rolls
     back, raises, and is not committed by itself."""
     loop_db, task = session.loop_db, block.task
-    if not block.is_block or task.done() or loop_db.over or task in loop_db.joined:
+    if not block.is_block or task.done() or acting_task(loop_db) is task:
         return
-    if acting_task(loop_db) is task:
-        return
-    held = loop_db.sessions.get(task) or loop_db.bind(None, session.claim, task)
-    if held.state in HOLDS_NOTHING and held.lost is None and not held.transactions:
-        held.lose_block(block, outcome)
+    if loop_db.over:
+        loop_db.database._loop_databases.leave_behind(task, block)
+    elif task not in loop_db.joined:
+        held = loop_db.sessions.get(task) or loop_db.bind(None, session.claim, task)
+        if held.state in HOLDS_NOTHING and held.lost is None and not held.transactions:
+            held.lose_block(block, outcome, "another task has ended it")
 
 
-def leave_lost_block(block: Transaction, session: Session) -> bool:
-    """Its task leaves it. Return whether the loss was the end by another task."""
-    held = session.loop_db.sessions.get(block.task)
+def lost_by_closing(loop_db: LoopDatabase, task: Any) -> Session | None:
+    """Return what a task holds that is in a block which was over when the database was closed, and
+    that goes on now that it was opened again."""
+    block = loop_db.database._loop_databases.left_behind.pop(task, None)
+    if block is None:
+        return None
+    held = loop_db.bind(None, loop_db.acquire(), task)
+    held.lose_block(block, "rolled_back", "the database was closed")
+    return held
+
+
+def leave_lost_block(block: Transaction, session: Session, task: Any) -> bool:
+    """The task leaves it. Return whether the loss was the end by another task."""
+    loop_databases = session.loop_db.database._loop_databases
+    if loop_databases.left_behind.get(task) is block:
+        del loop_databases.left_behind[task]
+    loop_db = loop_databases.get(session.loop_db.loop, session.loop_db)
+    held = loop_db.sessions.get(task)
     if held is None or held.lost is None or held.lost.block is not block:
         return False
     held.accept_loss()

@@ -28,6 +28,7 @@ from .connection_hooks import ConnectionHooks
 from .driver import Arguments, Driver, DriverConnection
 from .fastpath import is_ready, run_statement
 from .listen import Listening
+from .losses import lost_by_closing
 from .parsing.statements import ParsedStatement, without_rows
 from .scope import acting_task, forget_scope, open_transactions, scope
 from .session import Session
@@ -151,6 +152,11 @@ class LoopDatabase:
         if self.joined and (transaction := self.joined.get(task)) is not None:
             return transaction._open_session()
         if scope.get() is not None:
+            if (
+                self.database._loop_databases.left_behind
+                and (session := lost_by_closing(self, task)) is not None
+            ):
+                return session
             if self._children_join:
                 started_in = self._started_in()
                 return None if started_in is None else started_in._open_session()
@@ -406,6 +412,9 @@ class LoopDatabase:
         """Unbind every task: what is quiet goes back, the rest at the end of its statement."""
         for session in [*self.sessions.values(), *self.private]:
             session.end()
+        for task, transaction in self.joined.items():
+            if not task.done():
+                self.database._loop_databases.leave_behind(task, transaction)
         self.joined.clear()
         self.listening.end()
 

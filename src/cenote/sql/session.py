@@ -285,10 +285,10 @@ class Session:
             self.lost = Lost(outcome, why, cause)
             self.outsiders.wake()  # they get the error
 
-    def lose_block(self, block: Transaction, outcome: Outcome) -> None:
+    def lose_block(self, block: Transaction, outcome: Outcome, why: str) -> None:
         """Another task has ended this block of the task, which is still in it."""
         self._move("begin")
-        self.lose(outcome, "another task has ended it", None)
+        self.lose(outcome, why, None)
         if self.lost is not None:
             self.lost.block = block
 

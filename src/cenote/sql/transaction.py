@@ -436,7 +436,7 @@ class Transaction(TextVerbs):
         if acting_task(loop_db) is not self.task:
             lose_block(self, session, OUTCOMES.get(self.state, "unknown"))
         elif self.task in loop_db.sessions:
-            leave_lost_block(self, session)
+            leave_lost_block(self, session, self.task)
 
     def _task_done(self, task: Any) -> None:
         """The task of a savepoint is over, and nobody will end it."""
@@ -469,7 +469,7 @@ class Transaction(TextVerbs):
             await self._wait_for_end()
         if self.state is not OPEN:
             session = self._session
-            lost = session is not None and leave_lost_block(self, session)
+            lost = session is not None and leave_lost_block(self, session, self.task)
             if error is None and session is not None and (
                 self.state is TransactionState.CUT_OFF
                 or ((ends or lost) and self.state is not TransactionState.COMMITTED)
@@ -583,3 +583,5 @@ class Transaction(TextVerbs):
         """The task leaves the transaction that it had joined."""
         if self._session is not None:
             self._session.loop_db.joined.pop(task, None)
+            if self._session.loop_db.over:
+                leave_lost_block(self, self._session, task)
