@@ -14,7 +14,7 @@ help:
 	@echo 'make lint    formatting and lint; make types: mypy, pyright'
 	@echo 'make check   format, lint, types, and the tests with the long ones'
 	@echo 'make matrix  the tests on every Python, core, loop, driver and server, also in a scratch Debian unstable; one table'
-	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 10 minutes'
+	@echo 'make bench   everything beside other pools, into docs/benchmarks.md, about 20 minutes'
 	@echo 'make bench-languages  PostgreSQL from C, Go, Java, Node and Python beside each other, 2 minutes'
 	@echo 'make sanitize  tests, fuzzing and chaos on a native core with the address, undefined and leak sanitizers'
 	@echo 'make soak    a million mixed cycles; reference counts and memory must not grow'

@@ -15,6 +15,8 @@ from tests.support.servers import MariaDBServer, PostgresServer, RedisServer
 from . import (
     adapters,
     alone,
+    apart,
+    bulk,
     databases,
     drivers,
     fairness,
@@ -50,7 +52,7 @@ POOLS: dict[str, Any] = {
     "observed": observed.run,
     "memory": memory.run,
 }
-HALVES = ("pools", "statements", "latency", "adapters", "recovery")
+HALVES = ("pools", "statements", "apart", "bulk", "latency", "adapters", "recovery")
 ROOT = Path(__file__).parent.parent
 
 
@@ -89,6 +91,10 @@ class Run:
                 self.skip("hooks in C", reason)
         if "statements" in only:
             self.add("statements", await statements.run(self.scale, self.urls()))
+        if "apart" in only:
+            self.add("apart", await apart.run(self.scale, self.urls()))
+        if "bulk" in only:
+            self.add("bulk", await bulk.run(self.scale, self.urls()))
         if "latency" in only and "psycopg" in self.urls():
             self.add("latency", await latency.run(self.scale, self.urls()["psycopg"]))
         if "adapters" in only:
@@ -175,7 +181,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         choices=[*HALVES, *POOLS, "databases", "handlers"],
-        help="one of the five parts, or a single part of the pools",
+        help="one of the seven parts, or a single part of the pools",
     )
     parser.add_argument("--no-servers", action="store_true", help="skip what needs a server")
     parser.add_argument(

@@ -1,20 +1,22 @@
 """One contender in a process of its own: prints how many jobs a second it did.
 
-`python -m benchmarks.client DRIVER WAY LOOP KIND TASKS CONNECTIONS SECONDS`, the URL in the
-environment. `apart.py` and `languages/` start it.
+`python -m benchmarks.client DRIVER WAY LOOP KINDS TASKS CONNECTIONS SECONDS`, the URL in the
+environment; kinds of jobs are separated by commas, and there is a line for each. `apart.py` and
+`languages/` start it.
 """
 
 import asyncio
-import gc
 import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from time import perf_counter
 
 from . import drivers
 from .drivers import Run
-from .statements import job
+from .measure import quiet
+from .statements import STREAMS, job
 
 URL = "CENOTE_BENCH_URL"
 STOCK, UVLOOP = "asyncio", "uvloop"
@@ -32,12 +34,25 @@ def measure(
     url: str,
 ) -> float:  # fmt: skip
     """Start it, and return what it prints."""
+    [rate] = measure_kinds(driver, way, loop, [kind], tasks, connections, seconds, url).values()
+    return rate
+
+
+def measure_kinds(
+    driver: str, way: str, loop: str, kinds: Sequence[str], tasks: int, connections: int,
+    seconds: float, url: str,
+) -> dict[str, float]:  # fmt: skip
+    """The same for several kinds of jobs, one after the other in one process."""
     numbers = (str(each) for each in (tasks, connections, seconds))
-    command = [sys.executable, "-m", "benchmarks.client", driver, way, loop, kind, *numbers]
+    command = [sys.executable, "-m", "benchmarks.client", driver, way, loop, ",".join(kinds)]
     ended = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, URL: url}
+        [*command, *numbers],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, URL: url},
     )
-    return float(ended.stdout)
+    return dict(zip(kinds, map(float, ended.stdout.split()), strict=True))
 
 
 async def rate(run: Run, tasks: int, seconds: float) -> float:
@@ -47,29 +62,32 @@ async def rate(run: Run, tasks: int, seconds: float) -> float:
 
     async def work() -> None:
         nonlocal done
-        while perf_counter() < end:
+        while True:  # once at least
             await run()
             done += 1
+            if perf_counter() >= end:
+                return
 
     await asyncio.gather(*(work() for _ in range(tasks)))
     return done / (perf_counter() - began)
 
 
 async def main(
-    driver: str, way: str, kind: str, tasks: int, connections: int, seconds: float
+    driver: str, way: str, kinds: Sequence[str], tasks: int, connections: int, seconds: float
 ) -> None:
     make = drivers.peers(driver)[way]
     async with make(os.environ[URL], connections) as jobs:
-        run = job(jobs, kind)
-        await rate(run, tasks, seconds / 4)
-        gc.collect()
-        gc.disable()
-        print(await rate(run, tasks, seconds))
+        for kind in kinds:
+            run = job(jobs, kind)
+            number = connections if kind == STREAMS else tasks
+            await rate(run, number, seconds / 4)
+            with quiet():
+                print(await rate(run, number, seconds))
 
 
 if __name__ == "__main__":
-    driver, way, loop, kind, *numbers = sys.argv[1:]
+    driver, way, loop, kinds, *numbers = sys.argv[1:]
     factory = importlib.import_module("uvloop").new_event_loop if loop == UVLOOP else None
     with asyncio.Runner(loop_factory=factory) as runner:
         tasks, connections = map(int, numbers[:2])
-        runner.run(main(driver, way, kind, tasks, connections, float(numbers[2])))
+        runner.run(main(driver, way, kinds.split(","), tasks, connections, float(numbers[2])))

@@ -7,9 +7,9 @@ connections and with the same SQL; prepared statements are cached where that is 
 import asyncio
 import importlib
 import importlib.util
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,12 @@ TEXT = "select 1"
 PICK = "select value from bench where id = "  # and a placeholder
 ALL = "select id, value from bench"
 KEY = 7
+SEVERAL = 10  # statements in one transaction
+
+# Kinds of jobs that only cenote and the bare driver behind a queue do.
+INSIDE = f"transactions of {SEVERAL} statements"
+HANDLE = "the same by tx"
+NESTED = "nested blocks"
 
 CENOTE = "cenote.Database"
 READ_ONLY = "cenote.Database, read_only"  # transactions of SQLite: the others lock nothing either
@@ -37,6 +43,7 @@ class Jobs:
     statement: Run
     transaction: Run  # begin, two selects by key, commit
     stream: Run  # every row of a table, a piece at a time; gives their number
+    more: Mapping[str, Run] = field(default_factory=dict)  # INSIDE, HANDLE, NESTED
 
 
 Maker = Callable[[str, int], AbstractAsyncContextManager[Jobs]]  # url, connections
@@ -68,6 +75,10 @@ class Driver:
         """An empty transaction with an empty savepoint in it."""
         raise NotImplementedError
 
+    async def nested(self, connection: Any) -> Any:
+        """A transaction with a savepoint in it, and a select by key in that."""
+        raise NotImplementedError
+
 
 class Asyncpg(Driver):
     async def connect(self, url: str) -> Any:
@@ -93,6 +104,10 @@ class Asyncpg(Driver):
     async def inner(self, connection: Any) -> None:
         async with connection.transaction(), connection.transaction():
             pass
+
+    async def nested(self, connection: Any) -> Any:
+        async with connection.transaction(), connection.transaction():
+            return await connection.fetchval(PICK + "$1", KEY)
 
 
 class Psycopg(Driver):
@@ -121,6 +136,10 @@ class Psycopg(Driver):
     async def inner(self, connection: Any) -> None:
         async with connection.transaction(), connection.transaction():
             pass
+
+    async def nested(self, connection: Any) -> Any:
+        async with connection.transaction(), connection.transaction():
+            return (await (await connection.execute(PICK + "%s", [KEY])).fetchone())[0]
 
 
 class MySQL(Driver):
@@ -163,6 +182,16 @@ class MySQL(Driver):
             await cursor.execute("RELEASE SAVEPOINT inner_block")
         await connection.commit()
 
+    async def nested(self, connection: Any) -> Any:
+        await connection.begin()
+        async with connection.cursor() as cursor:
+            await cursor.execute("SAVEPOINT inner_block")
+            await cursor.execute(PICK + "%s", [KEY])
+            (value,) = await cursor.fetchone()
+            await cursor.execute("RELEASE SAVEPOINT inner_block")
+        await connection.commit()
+        return value
+
     @staticmethod
     async def fetch(connection: Any, *statement: Any) -> Any:
         async with connection.cursor() as cursor:
@@ -201,6 +230,14 @@ class SQLite(Driver):
         await connection.execute("release savepoint inner_block")
         await connection.commit()
 
+    async def nested(self, connection: Any) -> Any:
+        await connection.execute("begin")
+        await connection.execute("savepoint inner_block")
+        value = await self.fetch(connection, PICK + "?", [KEY])
+        await connection.execute("release savepoint inner_block")
+        await connection.commit()
+        return value
+
     @staticmethod
     async def fetch(connection: Any, *statement: Any) -> Any:
         async with connection.execute(*statement) as cursor:
@@ -228,7 +265,22 @@ async def through_cenote(
                 await db.fetch_val(PICK + "?", [KEY])
                 return await db.fetch_val(PICK + "?", [KEY])
 
-        yield Jobs(lambda: db.fetch_val(TEXT), transaction, lambda: count(db.iterate(ALL)))
+        async def inside() -> None:
+            async with db.transaction():
+                for _ in range(SEVERAL):
+                    await db.fetch_val(PICK + "?", [KEY])
+
+        async def handle() -> None:
+            async with db.transaction() as tx:
+                for _ in range(SEVERAL):
+                    await tx.fetch_val(PICK + "?", [KEY])
+
+        async def nested() -> None:
+            async with db.transaction(), db.transaction():
+                await db.fetch_val(PICK + "?", [KEY])
+
+        more = {INSIDE: inside, HANDLE: handle, NESTED: nested}
+        yield Jobs(lambda: db.fetch_val(TEXT), transaction, lambda: count(db.iterate(ALL)), more)
 
 
 Borrow = Callable[[], AbstractAsyncContextManager[Any]]
@@ -282,8 +334,23 @@ def through_queue(driver: Driver) -> Maker:
             finally:
                 queue.put_nowait(connection)
 
+        async def inside() -> None:
+            connection = await queue.get()
+            try:
+                await driver.many(connection, SEVERAL)
+            finally:
+                queue.put_nowait(connection)
+
+        async def nested() -> None:
+            connection = await queue.get()
+            try:
+                await driver.nested(connection)
+            finally:
+                queue.put_nowait(connection)
+
+        more = {INSIDE: inside, HANDLE: inside, NESTED: nested}
         try:
-            yield Jobs(statement, transaction, stream)
+            yield Jobs(statement, transaction, stream, more)
         finally:
             for connection in made:
                 await driver.close(connection)

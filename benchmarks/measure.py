@@ -28,10 +28,12 @@ class Scale:
     seconds: float  # of arrivals in one round of the tail latency
     rows: int  # of a stream
     restarts: int  # of each server
+    apart: float = 0.4  # seconds of a job in a process of its own
+    series: int = 20_000  # rows of execute_many()
 
 
 FULL = Scale(7, 35, 4_000, (10, 100, 1_000, 10_000, 100_000), 20, 2_000, 1_000, 10, 1.5, 2_000, 3)
-QUICK = Scale(2, 3, 500, (10, 100, 1_000), 5, 200, 100, 5, 0.1, 200, 1)
+QUICK = Scale(2, 3, 500, (10, 100, 1_000), 5, 200, 100, 5, 0.1, 200, 1, 0.05, 4_000)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import cenote
 
-from . import charts, drivers, pools
+from . import apart, charts, drivers, latency, pools
 from .measure import Goal, Part, Table, Versus, times
 from .statements import KINDS
 
@@ -41,6 +41,7 @@ COLUMNS = {
     "idle bytes": "memory of an idle resource",
     "waiter bytes": "memory of a waiter",
 }
+NOT_MEASURED = "In this run: not measured."
 MANY = re.compile(r"^(hand-off|cancel), ([\d,]+) waiting$")
 
 
@@ -146,12 +147,18 @@ def sections(
     versus = [Versus(**one) for one in found["versus"]]
     restarts = [table for table in tables if table.title.startswith("Recovery")]
     adapted = [table for table in tables if table.title.startswith("Adapters")]
+    processes = [table for table in tables if table.title.startswith(apart.TITLE)]
+    series = [table for table in tables if table.title.startswith("execute_many()")]
+    network = [table for table in tables if table.title.startswith(latency.TITLE)]
     return {
         "about": "\n".join([about(found), *found["skipped"]]),
         "goals": plain(Goal.table(goals)),
         "pools": plain(pool_summary(versus)),
         "statements": plain(statement_summary(versus)),
-        "adapters": titled(adapted) or "In this run: not measured.",
+        "apart": titled(processes) or NOT_MEASURED,
+        "bulk": titled(series) or NOT_MEASURED,
+        "latency": titled(network) or NOT_MEASURED,
+        "adapters": titled(adapted) or NOT_MEASURED,
         "recovery": titled(restarts),
         "losses": losses(versus),
     }

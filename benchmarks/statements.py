@@ -2,14 +2,15 @@
 
 import asyncio
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 
 import cenote
 
 from . import drivers
-from .drivers import BARE, CENOTE, QUEUE, READ_ONLY, Jobs, Run
+from .drivers import BARE, CENOTE, READ_ONLY, Jobs, Run
 from .measure import (
     Case,
     Goal,
@@ -32,9 +33,8 @@ KINDS = (STATEMENTS, TRANSACTIONS, STREAMS)
 async def run(scale: Scale, urls: dict[str, str]) -> Part:
     """`urls`: by the name of the driver; those of servers may be missing."""
     part = Part([], {})
-    with tempfile.TemporaryDirectory(prefix="cenote-bench-") as directory:
-        known = {"aiosqlite": f"sqlite:///{Path(directory) / 'bench.db'}", **urls}
-        for driver, url in known.items():
+    with database() as (driver_of_file, file):
+        for driver, url in {driver_of_file: file, **urls}.items():
             await fill(url, scale.rows)
             for kind in KINDS:
                 many, alone = await measure(scale, kind, driver, url)
@@ -50,6 +50,13 @@ async def run(scale: Scale, urls: dict[str, str]) -> Part:
     return part
 
 
+@contextmanager
+def database() -> Iterator[tuple[str, str]]:
+    """A driver without a server, and the URL of a new file for it."""
+    with tempfile.TemporaryDirectory(prefix="cenote-bench-") as directory:
+        yield "aiosqlite", f"sqlite:///{Path(directory) / 'bench.db'}"
+
+
 async def fill(url: str, rows: int) -> None:
     async with cenote.Database(url, max_size=1) as db:
         await db.execute("drop table if exists bench")
@@ -59,14 +66,12 @@ async def fill(url: str, rows: int) -> None:
 
 
 def goals_of(samples: Samples | None, alone: Samples | None) -> list[Goal]:
-    faster = slower = above = None
+    faster = above = None
     if samples is not None and alone is not None:
         faster = median(ratios(samples["asyncpg.Pool"], samples[CENOTE]))
-        slower = median(ratios(samples[QUEUE], samples[CENOTE]))
         above = 1e6 * (median(alone[CENOTE]) - median(alone[BARE]))
     return [
         Goal("fetch_val() a second, to asyncpg.Pool.fetchval()", 2.2, faster, at_least=True),
-        Goal("fetch_val() a second, to asyncpg behind a Queue", 0.9, slower, at_least=True),
         Goal("fetch_val() of one task, above bare asyncpg", 5.0, above, unit=" us"),
     ]
 
@@ -106,6 +111,7 @@ def job(jobs: Jobs, kind: str) -> Run:
         STATEMENTS: jobs.statement,
         TRANSACTIONS: jobs.transaction,
         STREAMS: jobs.stream,
+        **jobs.more,
     }[kind]
 
 

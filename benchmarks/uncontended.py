@@ -56,7 +56,7 @@ async def run(scale: Scale) -> Part:
     block_ratio = median(ratios(samples[BLOCK], samples[EMPTY]))
     try_ratio = median(ratios(samples[TRY], samples[QUEUE]))
     goals = [
-        Goal("async with acquire(), to an empty async context manager", 1.5, block_ratio),
+        Goal("async with acquire(), to an empty async context manager", 1.0, block_ratio),
         Goal("try_acquire(), release(), to asyncio.Queue without waiting", 0.5, try_ratio),
     ]
     return Part([table], samples, goals)

@@ -55,6 +55,8 @@ TINY = replace(
     turns=2,
     seconds=0.02,
     rows=20,
+    apart=0.01,
+    series=40,
 )
 START = (  # in a process of its own: `make bench ARGS=--quick`, only smaller, and without the
     # garbage collections between the cases, which would take longer than all the rest
@@ -82,9 +84,14 @@ TITLES = [
     "## Statements with aiosqlite: 100 tasks over 10 connections",
     "## Transactions with aiosqlite: 100 tasks over 10 connections",
     "## Streams with aiosqlite, 20 rows each: 10 tasks over 10 connections",
+    "## Each in a process of its own: 100 tasks over 10 connections, streams 10",
+    "## execute_many() of 40 rows of three columns, in one transaction",
     GOALS,
 ]
-MARKERS = ("about", "goals", "pools", "statements", "adapters", "recovery", "losses")
+MARKERS = (
+    *("about", "goals", "pools", "statements", "apart", "bulk", "latency", "adapters"),
+    *("recovery", "losses"),
+)
 ALSO = ("languages",)  # written by another command
 
 
@@ -156,7 +163,7 @@ def check_output(output: str) -> None:
 
 def check_report(found: dict[str, Any], *, hooks: bool) -> None:
     parts = {"uncontended", "alone", "waiters", "contended", "fairness", "tail", "observed"}
-    parts |= {"memory", "statements"} | ({"handlers"} if hooks else set())
+    parts |= {"memory", "statements", "apart", "bulk"} | ({"handlers"} if hooks else set())
     assert found["samples"].keys() == parts
     numbers = [v for part in found["samples"].values() for case in part.values() for v in case]
     assert min(numbers) >= 0
@@ -165,8 +172,8 @@ def check_report(found: dict[str, Any], *, hooks: bool) -> None:
     assert len(watched) == 3
     assert set(watched) <= {"PASS", "over", "skipped"}
     assert set(marks[:2]) <= {"PASS", "over"}
-    assert len(marks) == 10
-    assert marks.count("skipped") == 5 + watched.count("skipped")
+    assert len(marks) == 13
+    assert marks.count("skipped") == 4 + watched.count("skipped")
     assert {one["rival"] for one in found["versus"]} >= pools.present().keys() - {pools.CENOTE}
 
 

@@ -219,3 +219,47 @@ async def test_a_failing_iterator_spares_a_statement(backend: Backend) -> None:
             await db.execute_many(f"insert into {table} values (?, ?)", never())
         assert db.pool.stats().acquired == before
         assert isinstance(db, cenote.Database)
+
+
+@pytest.mark.parametrize("backend", ["psycopg"], indirect=True)
+async def test_rows_of_a_pipeline_seldom_wait_for_the_loop(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopg asks for each row whether it may write, which it may nearly always."""
+    from cenote.drivers.psycopg import private
+
+    waits = 0
+
+    def counted(future: asyncio.Future[int], state: int) -> None:
+        nonlocal waits
+        waits += 1
+        if not future.done():
+            future.set_result(state)
+
+    monkeypatch.setattr(private, "set_ready", counted)
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        await db.execute_many(f"insert into {table} values (?, ?)", [*rows(2_000)])
+        assert len(await ids(db, table)) == 2_000
+    assert waits < 1_000
+
+
+@pytest.mark.parametrize("backend", ["psycopg"], indirect=True)
+async def test_rows_of_a_pipeline_leave_the_loop_to_others(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cenote.drivers.psycopg import private
+
+    monkeypatch.setattr(private, "LONGEST_BUSY", -1.0)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with backend.database(max_size=1) as db, backend.table(db) as table:
+        task = asyncio.create_task(others())
+        await db.execute_many(f"insert into {table} values (?, ?)", [*rows(300)])
+        task.cancel()
+    assert turns > 300
