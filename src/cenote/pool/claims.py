@@ -25,10 +25,12 @@ PENDING = ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED
 class Claims:
     """How claims end."""
 
-    __slots__ = ("_engine",)
+    __slots__ = ("_engine", "outwaited")
 
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
+        # Whose time in the queue is over, and who stay because a factory runs for them.
+        self.outwaited: dict[Claim, Waiter] = {}
 
     def obtain(
         self, claim: Claim, at: Handover, slot: Slot | None, answer: Any
@@ -156,12 +158,20 @@ class Claims:
 
     def end_waits(self) -> None:
         """No factory runs any more: time out the claims that stayed because one did."""
-        for claim in self._engine.core.pending():
-            if claim.wait_timeout is not None and claim.state is ClaimState.WAITING:
-                waiter = claim.waiter
-                if waiter.outwaited:
-                    waiter.limited = True
-                    self.time_out(claim)
+        for claim, waiter in [*self.outwaited.items()]:
+            self._end_wait(claim, waiter)
+
+    def end_overtaken(self) -> None:
+        """A factory is done: time out the claims that stayed because one ran for them, if what it
+        made went to a claim of a higher priority. What is being destroyed leaves room for one."""
+        for claim, waiter in [*self.outwaited.items()]:
+            if not waiter.is_made_for(self._engine.core.closing):
+                self._end_wait(claim, waiter)
+
+    def _end_wait(self, claim: Claim, waiter: Waiter) -> None:
+        if claim.state is ClaimState.WAITING:
+            waiter.limited = True
+            self.time_out(claim)
 
     def check_deadlock(self, claim: Claim) -> None:
         """Raise PoolDeadlockError if this claim could never be served."""

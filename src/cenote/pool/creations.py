@@ -193,6 +193,8 @@ class Creations:
             else:
                 self._note_failure(error, began, to_waiter=told is None)
                 self._engine.destructions.destroy(slot, DestroyReason.LATE)
+        if self._engine.claims.outwaited:
+            self._engine.claims.end_overtaken()
 
     def _undone(self, slot: Slot, began: float, made: Any) -> None:
         """close(), or an open() that failed, has cancelled this creation: not a failure."""

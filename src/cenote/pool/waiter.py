@@ -36,7 +36,7 @@ class Waiter:
     """One acquire that could not be served at once."""
 
     __slots__ = ("_accepted", "_engine", "_full_deadline", "_future", "claim", "inspected",
-                 "inspection", "limited", "outwaited", "over")  # fmt: skip
+                 "inspection", "limited", "over")  # fmt: skip
 
     def __init__(self, engine: Engine[Any], claim: Claim) -> None:
         self._engine = engine
@@ -50,7 +50,6 @@ class Waiter:
         self._future: asyncio.Future[None] | None = None  # while it is suspended
         self.limited: bool = False  # the deadline is that of the queue,
         self._full_deadline: float | None = None  # and this one that of the whole
-        self.outwaited: bool = False  # the time in the queue is over, but a factory runs for it
         claim.waiter = self
         timeout = claim.timeout
         if claim.deadline is None and timeout is not None and timeout > 0:
@@ -73,6 +72,9 @@ class Waiter:
         except BaseException as error:
             self._engine.lose(self.claim, error)
             raise
+        finally:
+            if outwaited := self._engine.claims.outwaited:
+                outwaited.pop(self.claim, None)
 
     def _go_on(self, at: Handover, slot: Slot | None = None, answer: Any = None) -> Any:
         """One step: the resource, or None if it has to be waited for."""
@@ -172,7 +174,7 @@ class Waiter:
             if parks or engine.creations.full is not None or core.queued >= makes:
                 self.limited = True
                 raise engine.claims.timed_out(claim)
-            self.outwaited = True
+            engine.claims.outwaited[claim] = self
             return
         until = engine.time() + min(limit, LONGEST)
         if not self.limited and (claim.deadline is None or until < claim.deadline):
@@ -182,18 +184,20 @@ class Waiter:
     def extend(self) -> bool:
         """The time in the queue is over. Whether the claim stays all the same, up to its other
         deadline: a factory runs for it, or a hook looks at what it was given."""
-        core, claim = self._engine.core, self.claim
-        if not self.limited or (claim.state is WAITING and not self._is_made_for()):
+        engine, claim = self._engine, self.claim
+        if not self.limited or (claim.state is WAITING and not self.is_made_for()):
             return False
-        self.limited, self.outwaited = False, True
+        self.limited = False
+        engine.claims.outwaited[claim] = self
         claim.deadline = self._full_deadline
-        core.add_deadline(claim)
+        engine.core.add_deadline(claim)
         return True
 
-    def _is_made_for(self) -> bool:
-        """Whether one of the factories under way works for this claim: they are first in line."""
+    def is_made_for(self, more: int = 0) -> bool:
+        """Whether one of the factories under way, or of so many more, works for this claim: those
+        that are first in line."""
         ahead: Claim | None = self._engine.core.first
-        for _ in range(self._engine.core.opening):
+        for _ in range(self._engine.core.opening + more):
             if ahead is self.claim or ahead is None:
                 break
             ahead = ahead.next

@@ -196,6 +196,26 @@ async def test_wait_timeout_zero_never_waits_for_a_place(make_pool):
     pool.release(held)
 
 
+@virtual_time
+@pytest.mark.parametrize("wait_timeout", [0, 2.0])
+async def test_wait_timeout_ends_when_a_higher_priority_overtakes(make_pool, wait_timeout):
+    async def create():
+        await asyncio.sleep(4)
+        return Thing()
+
+    pool = make_pool(create, max_size=1)
+    low, high = pool.lane("low", priority=-1), pool.lane("high", priority=1)
+    waiter = acquiring(low, wait_timeout=wait_timeout)
+    await advance(3)
+    assert not waiter.done()  # a factory runs for it
+    overtaker = acquiring(high)
+    await advance(1)
+    with pytest.raises(cenote.AcquireTimeoutError, match=r"lane 'low'.*wait_timeout"):
+        waiter.result()
+    assert low.stats().timeouts == 1
+    pool.release(overtaker.result())
+
+
 async def test_a_broken_newcomer_gives_its_place_back(make_pool):
     def create():
         raise OSError("down")
