@@ -21,7 +21,7 @@ from tests.support.model_records import (
     Options,
     Rest,
     Thing,
-    in_lane,
+    lane_of,
     unlucky,
 )
 
@@ -42,8 +42,8 @@ class Model:
         self.permits = 0  # handed out to create, and not used yet
         self.claims: dict[str, Claim] = {}
         self.waiters: list[Claim] = []
-        self.parked: list[Claim] = []  # that wait for a place of the lane
-        self.lane_used = 0
+        self.parked: list[Claim] = []  # that wait for a place of their lane
+        self.lane_used = [0, 0]
         self.overloaded, self.standing_since = False, 0.0
         self.inspected: list[Claim] = []  # an async before_acquire looks at its thing
         self.holding: list[Claim] = []
@@ -68,12 +68,12 @@ class Model:
 
     def acquire(self, name: str, timeout: float | None, in_block: bool) -> None:
         claim = self.claims[name] = Claim(name, timeout, in_block)
-        claim.laned = in_lane(name, self.options)
+        claim.lane = lane_of(name, self.options)
         self.soon(self.begin, claim)
 
     def try_acquire(self, name: str) -> None:
         claim = self.claims[name] = Claim(name, 0, False, trying=True)
-        claim.laned = in_lane(name, self.options)
+        claim.lane = lane_of(name, self.options)
         if self.closed:
             self.finish(claim, "none")
             return
@@ -248,8 +248,8 @@ class Model:
         else:
             self.turns += 1
             claim.turn = self.turns
-            claim.queued_at = claim.began
-            self.queue(claim, new=True)
+            claim.queued_at = self.now
+            self.queue(claim)
             self.serve()
 
     def ask_again(self, claim: Claim) -> None:
@@ -396,9 +396,13 @@ class Model:
             self.waiters.remove(claim)
             claim.state = "granted"
             self.soon(self.go_on, claim)
-        if self.options.async_factory:
-            missing = self.servable() - len(self.idle) - len(self.creations)
-            self.create(missing)
+        while self.options.async_factory and self.room() > 0 and self.lacking() > 0:
+            unchosen = [claim for claim in self.waiters if not claim.chosen]
+            if unchosen and self.sheds(unchosen[0]):
+                self.refused["shed"] += 1
+                self.drop(unchosen[0], "overloaded")
+            else:
+                self.create(1)
         if not self.filling and self.missing() > 0:
             self.filling = True
             self.soon(self.fill)
@@ -497,36 +501,49 @@ class Model:
         self.give_probe(claim)
         if claim.has_lane_place:
             claim.has_lane_place = False
-            self.lane_used -= 1
-            if self.parked and self.enters(self.parked[0]):
-                first = self.parked.pop(0)
+            assert claim.lane is not None
+            self.lane_used[claim.lane] -= 1
+            first = next((parked for parked in self.parked if parked.lane == claim.lane), None)
+            if first is not None and self.enters(first):
+                self.parked.remove(first)
                 first.queued_at = self.now
-                self.queue(first, new=True)
+                self.queue(first)
 
     def give_probe(self, claim: Claim) -> None:
         if claim in self.places:
             self.places.remove(claim)
 
     def enters(self, claim: Claim) -> bool:
-        """Whether it has a place of the lane, if it goes through that, or takes one."""
-        if claim.laned and not claim.has_lane_place:
-            if self.lane_used >= (self.options.lane_size or inf):
+        """Whether it has a place of its lane, if it goes through one, or takes one."""
+        if claim.lane is not None and not claim.has_lane_place:
+            if self.lane_used[claim.lane] >= (self.options.lanes[claim.lane][0] or inf):
                 return False
-            self.lane_used += 1
+            self.lane_used[claim.lane] += 1
             claim.has_lane_place = True
         return True
 
     def sheds(self, claim: Claim) -> bool:
-        """Whether the next waiter is refused: in an overload, after twice the target."""
+        """Whether a waiter whose turn has come is refused: after twice the target."""
         target = self.options.queue_target
-        if target is None:
+        if target is None or claim.chosen:
             return False
         waited = self.now - claim.queued_at
         if waited < target:
             self.overloaded, self.standing_since = False, self.now
         elif self.now - self.standing_since >= self.options.queue_interval:
             self.overloaded = True
-        return self.overloaded and waited > 2 * target
+        claim.chosen = not (self.overloaded and waited > 2 * target)
+        return not claim.chosen
+
+    def lacking(self) -> int:
+        """How many more must be made for the waiters."""
+        return self.servable() - len(self.idle) - len(self.creations)
+
+    def lane_counts(self, number: int) -> tuple[int, int]:
+        """Active and waiting."""
+        queued = sum(claim.lane == number for claim in self.waiters)
+        parked = sum(claim.lane == number for claim in self.parked)
+        return self.lane_used[number] - queued, parked + queued
 
     def next_deadline(self) -> float:
         pending = [*self.waiters, *self.parked, *self.inspected]
@@ -538,17 +555,21 @@ class Model:
     def next_idle(self) -> Rest:
         return self.idle[-1 if self.options.lifo else 0]
 
-    def queue(self, claim: Claim, *, new: bool = False) -> None:
+    def queue(self, claim: Claim) -> None:
         claim.state = "waiting"
         if not self.enters(claim):
             self.parked.append(claim)
             self.give_probe(claim)
             return
-        if new and not self.waiters:
-            self.overloaded, self.standing_since = False, claim.queued_at
+        if not self.waiters:
+            self.overloaded, self.standing_since = False, self.now
+        if self.options.async_factory and len(self.waiters) < len(self.creations):
+            claim.chosen = True
         self.waiters.append(claim)
-        priority = self.options.lane_priority
-        self.waiters.sort(key=lambda claim: (-priority if claim.laned else 0, claim.turn))
+        self.waiters.sort(key=lambda claim: (-self.priority(claim), claim.turn))
+
+    def priority(self, claim: Claim) -> int:
+        return 0 if claim.lane is None else self.options.lanes[claim.lane][1]
 
     def accepts(self, thing: Thing) -> bool:
         return self.options.before_acquire == "none" or thing.label not in self.spoiled

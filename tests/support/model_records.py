@@ -16,8 +16,7 @@ class Options:
     max_uses: int | None = None
     max_waiting: int | None = None
     max_creating: int | None = None
-    lane_size: int | None = None  # a lane for two of three acquires; None: there is none
-    lane_priority: int = 0
+    lanes: tuple[tuple[int | None, int], ...] = ()  # at most two: sizes and priorities
     queue_target: float | None = None
     queue_interval: float = 2.0
     recovering_limit: int = 1
@@ -60,8 +59,9 @@ class Claim:
     since: float = 0.0
     turn: int = 0
     queued_at: float = 0.0
-    laned: bool = False  # it goes through the lane
+    lane: int | None = None  # the number of the lane that it goes through
     has_lane_place: bool = False
+    chosen: bool = False  # its turn has come once, or a factory runs for it: it is not shed
     seen: list[Rest] = field(default_factory=list)
     thing: Thing | None = None  # granted, looked at by before_acquire, or held
     approved: bool = False  # an async before_acquire has accepted the thing
@@ -74,9 +74,10 @@ class Claim:
         return self.began + self.timeout if self.timeout else inf
 
 
-def in_lane(name: str, options: Options) -> bool:
-    """Whether this acquire goes through the lane: two of three do, if there is one."""
-    return options.lane_size is not None and int(name.split()[-1]) % 3 > 0
+def lane_of(name: str, options: Options) -> int | None:
+    """Which lane this acquire goes through: two of three go through one, if there are any."""
+    turn = int(name.split()[-1]) % 3
+    return turn % len(options.lanes) if options.lanes and turn else None
 
 
 def unlucky(name: str, failing: set[int]) -> bool:

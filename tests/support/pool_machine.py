@@ -22,7 +22,7 @@ import cenote
 from cenote.testing import VirtualLoop, advance, settle
 from cenote.testing.ledger import ended
 from tests.support.model import Model
-from tests.support.model_records import Claim, Options, in_lane
+from tests.support.model_records import Claim, Options, lane_of
 from tests.support.pool_world import FactoryFailed, Resource, World
 
 TICK = 2.0**-20  # seconds: no two deadlines are the same
@@ -43,6 +43,7 @@ AT_ONCE = ["acquire", "try_acquire", "release", "release", "discard", "cancel", 
 AT_ONCE += ["cancel_holder", "create", "approve", "judge", "destroy"]
 INDEX = st.integers(0, 5)
 KINDS = st.sampled_from(["none", "sync", "async"])
+LANE = st.tuples(st.sampled_from([None, 1, 1, 2]), st.sampled_from([-1, 0, 1]))
 TIMEOUTS = st.sampled_from([None, None, 1.0, 3.0, 0.0])
 
 
@@ -72,8 +73,7 @@ class Machine(RuleBasedStateMachine):
         max_uses=st.sampled_from([None, None, 2]),
         max_waiting=st.sampled_from([None, None, 2]),
         max_creating=st.sampled_from([None, None, 1]),
-        lane_size=st.sampled_from([None, None, 1, 2]),
-        lane_priority=st.sampled_from([-1, 0, 1]),
+        lanes=st.lists(LANE, max_size=2).map(tuple),
         queue_target=st.sampled_from([None, None, 0.75]),
         recovering_limit=st.integers(1, 2),
         reuse_after_cancel=st.booleans(),
@@ -167,14 +167,14 @@ class Machine(RuleBasedStateMachine):
     # Without a lane: who waits for a place of one is overtaken once if a sync factory fails for
     # another of that lane, whose place is free a step after its permit.
     @precondition(
-        lambda self: not (self.async_factory or self.options.min_size or self.options.lane_size)
+        lambda self: not (self.async_factory or self.options.min_size or self.options.lanes)
     )
     @rule(failing=st.sets(st.integers(0, 2)))
     def break_factory(self, failing: set[int]) -> None:
         self.world.failing = self.model.failing = failing
         steps_taken[type(self).__name__] += 1
 
-    @precondition(lambda self: self.model.next_deadline() < inf)
+    @precondition(lambda self: self.model.next_deadline() < inf or self.options.queue_target)
     @rule(seconds=st.sampled_from([0.5, 2.0, 5.0]))
     def time_passes(self, seconds: float) -> None:
         self.step(lambda: self.model.pass_time(seconds), seconds)
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
         self.step(lambda: (self.pool.retire(), self.model.retire()))
 
     @precondition(lambda self: self.model.alive or self.model.creations)
-    @rule(max_size=st.integers(1, 4))
+    @rule(max_size=st.integers(0, 4))
     def resize(self, max_size: int) -> None:
         min_size = min(self.model.min_size, max_size)
         self.step(
@@ -379,7 +379,8 @@ class Machine(RuleBasedStateMachine):
 
     def source(self, name: str) -> Any:
         """What this acquire goes through: the pool, or its lane."""
-        return self.world.lane if in_lane(name, self.options) else self.pool
+        number = lane_of(name, self.options)
+        return self.pool if number is None else self.world.lanes[number]
 
     def take(self, name: str, resource: Resource) -> None:
         self.got[name] = f"resource of {resource.label}"
@@ -451,7 +452,7 @@ class Machine(RuleBasedStateMachine):
             "idle": (self.pool.idle_count, stats.idle),
             "active": (self.pool.active_count, stats.active),
             "waiting": (self.pool.waiting_count, stats.waiting),
-            "lane": (self.world.lane.active_count, self.world.lane.waiting_count),
+            "lanes": [(lane.active_count, lane.waiting_count) for lane in self.world.lanes],
             "creating": stats.creating,
             "destroying": stats.destroying,
             "holders": sorted(
@@ -474,7 +475,6 @@ class Machine(RuleBasedStateMachine):
         model = self.model
         active = len(model.alive) - len(model.idle)
         waiting = len(model.waiters) + len(model.parked)
-        queued = sum(claim.laned for claim in model.waiters)
         totals = ("created", "destroyed", "acquired", "released", "timeouts", "cancelled")
         totals += ("rejected", "begun", "failed")
         return {
@@ -482,7 +482,7 @@ class Machine(RuleBasedStateMachine):
             "idle": (len(model.idle), len(model.idle)),
             "active": (active, active),
             "waiting": (waiting, waiting),
-            "lane": (model.lane_used - queued, len(model.parked) + queued),
+            "lanes": [model.lane_counts(number) for number in range(len(self.options.lanes))],
             "creating": len(model.creations),
             "destroying": len(model.destroying),
             "holders": sorted(

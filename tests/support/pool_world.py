@@ -49,9 +49,10 @@ class World:
             hook_timeout=NEVER,
             destructor_timeout=NEVER,
         )
-        self.lane = self.pool.lane(
-            "lane", max_size=options.lane_size, priority=options.lane_priority
-        )
+        self.lanes = [
+            self.pool.lane(f"lane {number}", max_size=size, priority=priority)
+            for number, (size, priority) in enumerate(options.lanes)
+        ]
         self.async_destructor = options.destructor == "async"
         self.counts_destructions = options.destructor != "none"
 

@@ -314,17 +314,19 @@ class Core(Queue):
         if claim in self._granted:
             del self._granted[claim]
 
-    def wait(self, claim: Claim) -> None:
+    def wait(self, claim: Claim, now: float | None = None) -> None:
         """Into the queue: at the end, or where it was if it has had its turn. Without a place of
-        its lane it is parked, and gives up its place in a recovery."""
+        its lane it is parked, and gives up its place in a recovery. `now`: if it is not what it was
+        when the claim began."""
         state = CLAIM[claim.state, "wait"]
         new, turn = claim.queue_seq == 0, claim.queue_seq or self.queue_seqs + 1
         lane, task = claim.lane, id(claim.task)
+        since = claim.began if now is None else now
         if new:
-            claim.queued_at = claim.began
+            claim.queued_at = since
         # In a list first: from then on nothing is called that could be broken off.
         if lane is None or self.enter(claim):
-            self._stand(claim, turn, new=new)
+            self._stand(claim, turn, since)
         else:
             self._release_probe(claim)
             self._park(claim, lane)
@@ -557,11 +559,12 @@ class Core(Queue):
     def _without_probe(self, claim: Claim) -> bool:
         return self.circuit is CircuitState.RECOVERING and claim.probe != self.recovery
 
-    def _stand(self, claim: Claim, turn: int, *, new: bool) -> None:
-        """Into the queue."""
+    def _stand(self, claim: Claim, turn: int, since: float) -> None:
+        """Into the queue, in which it stands since that time."""
         without_probe = self._without_probe(claim)
-        if new:
-            self._note_standing(claim)
+        self._note_standing(since)
+        if self.queued < self.opening and not self.sync_factory:
+            claim.chosen = True  # more factories run than claims wait
         self._enqueue(claim, turn)
         self.waiters_without_probe += without_probe
 
@@ -585,7 +588,7 @@ class Core(Queue):
         if claim is not None and self.enter(claim):
             self._unlink(claim)
             claim.queued_at = self.now
-            self._stand(claim, claim.queue_seq, new=True)
+            self._stand(claim, claim.queue_seq, self.now)
 
     def _dequeue(self, claim: Claim) -> None:
         task = id(claim.task)

@@ -67,27 +67,40 @@ class Queue(Deadlines):
 
     # -- controlled delay --------------------------------------------------------------------------
 
+    def choose(self, now: float) -> Claim | None:
+        """A factory is about to be started for a claim that waits: the claim, if it is to be failed
+        instead, because of an overload."""
+        claim = self.first
+        while claim is not None and claim.chosen:
+            claim = claim.next
+        if claim is None or self.queue_target is None:
+            return None
+        return claim if self._sheds(claim, now, self.queue_target) else None
+
     def _sheds(self, claim: Claim, now: float, target: float) -> bool:
-        """Whether the next waiter is refused instead of being served.
+        """Whether a claim is refused now that its turn has come: something is free for it, or a
+        factory is about to be started for it. Each is judged once.
 
         A queue is good as long as it is empty now and then, or somebody is served soon. If that was
         not so over a whole interval, what stands in it is older than anybody waits for.
         """
         self.now = now
+        if claim.chosen:
+            return False
         waited = now - claim.queued_at
         if waited < target:
             self.overloaded = False
             self.standing_since = now
-            return False
-        if now - self.standing_since >= self.queue_interval:
+        elif now - self.standing_since >= self.queue_interval:
             self.overloaded = True
-        return self.overloaded and waited > 2 * target
+        claim.chosen = not (self.overloaded and waited > 2 * target)
+        return not claim.chosen
 
-    def _note_standing(self, claim: Claim) -> None:
+    def _note_standing(self, since: float) -> None:
         """A claim is about to stand in the queue: in an empty one, what is judged begins."""
         if self.queued == 0:
             self.overloaded = False
-            self.standing_since = claim.queued_at
+            self.standing_since = since
 
     # -- for the core ------------------------------------------------------------------------------
 

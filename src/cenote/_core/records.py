@@ -50,6 +50,7 @@ class Claim:
 
     __slots__ = (
         "began",
+        "chosen",
         "code",
         "deadline",
         "error",
@@ -106,6 +107,7 @@ class Claim:
         self.lane: Lane | None = None  # through which it goes; None: through none
         self.placed: bool = False  # it has a place of its lane
         self.parked: bool = False  # it waits for a place of its lane, beside the queue
+        self.chosen: bool = False  # its turn has come, or a factory runs for it: it is not shed
         self.warned: bool = False  # held_long was said
         self.uncounted: bool = False  # it has begun, and how it ends is not counted yet
         self.previous: Claim | None = None

@@ -222,6 +222,7 @@ static PyMemberDef claim_members[] = {
     {"probe", Py_T_LONGLONG, offsetof(Claim, probe), 0, NULL},
     {"placed", Py_T_BOOL, offsetof(Claim, placed), Py_READONLY, NULL},
     {"parked", Py_T_BOOL, offsetof(Claim, parked), Py_READONLY, NULL},
+    {"chosen", Py_T_BOOL, offsetof(Claim, chosen), Py_READONLY, NULL},
     {"queued_at", Py_T_DOUBLE, offsetof(Claim, queued_at), Py_READONLY, NULL},
     {"queue_seq", Py_T_LONGLONG, offsetof(Claim, queue_seq), Py_READONLY, NULL},
     {"failures", Py_T_LONGLONG, offsetof(Claim, failures), 0, NULL},
@@ -244,7 +245,7 @@ claim_start(Claim *claim, State *st)
     claim->prev = claim->next = NULL;
     claim->error = claim->task = claim->code = claim->reason = claim->waiter = claim->key = NULL;
     claim->lane = NULL;
-    claim->placed = claim->parked = 0;
+    claim->placed = claim->parked = claim->chosen = 0;
     claim->queued_at = 0.0;
     claim->pool = NULL;
     claim->result = claim->steps = NULL;

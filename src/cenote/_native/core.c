@@ -224,8 +224,9 @@ core_ungrant(Core *core, Claim *claim)
     return 1;
 }
 
+/* `now`: if it is not what it was when the claim began, else NaN. */
 static int
-core_wait(Core *core, Claim *claim)
+core_wait(Core *core, Claim *claim, double now)
 {
     if (check_claim(claim, CLAIM_WAIT) < 0) {
         return -1;
@@ -243,13 +244,13 @@ core_wait(Core *core, Claim *claim)
     claim->slot = NULL;
     claim->state = WAITING;
     claim->owner = core;
-    int new = claim->queue_seq == 0;
-    if (new) {
+    double since = isnan(now) ? claim->began : now;
+    if (claim->queue_seq == 0) {
         claim->queue_seq = ++core->queue_seqs;
-        claim->queued_at = claim->began;
+        claim->queued_at = since;
     }
     if (core_enter(claim)) {
-        core_stand(core, claim, new);
+        core_stand(core, claim, since);
         core_note_peak(core);
     }
     else {
@@ -314,6 +315,18 @@ core_grant(Core *core, double now)
         Py_XDECREF(permit);
     }
     return failed < 0 ? NULL : claim;
+}
+
+/* A factory is about to be started for a claim that waits: the claim, if it is to be failed instead,
+ * because of an overload. */
+static Claim *
+core_choose(Core *core, double now)
+{
+    Claim *claim = core->waiters.first;
+    while (claim != NULL && claim->chosen) {
+        claim = claim->next;
+    }
+    return claim != NULL && !isnan(core->queue_target) && core_sheds(core, claim, now) ? claim : NULL;
 }
 
 /* RESERVED -> LEASED. */

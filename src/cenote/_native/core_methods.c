@@ -302,10 +302,22 @@ Core_ask_again(Core *core, PyObject *object)
 }
 
 static PyObject *
-Core_wait(Core *core, PyObject *object)
+Core_wait(Core *core, PyObject *const *args, Py_ssize_t nargs)
 {
-    Claim *claim = as_claim(core, object);
-    return claim == NULL ? NULL : done_or_error(core_wait(core, claim));
+    NARGS(1, 2, "wait");
+    double now = Py_NAN;
+    Claim *claim = as_claim(core, args[0]);
+    if (claim == NULL || (nargs == 2 && args[1] != Py_None && as_seconds(args[1], &now) < 0)) {
+        return NULL;
+    }
+    return done_or_error(core_wait(core, claim, now));
+}
+
+static PyObject *
+Core_choose(Core *core, PyObject *seconds)
+{
+    double now = 0.0;
+    return as_seconds(seconds, &now) < 0 ? NULL : newref_or_none((PyObject *)core_choose(core, now));
 }
 
 static PyObject *

@@ -87,6 +87,7 @@ struct Claim {
     char uncounted; /* it has begun, and how it ends is not counted yet */
     char placed;    /* it has a place of its lane */
     char parked;    /* it waits for one, beside the queue */
+    char chosen;    /* its turn has come, or a factory runs for it: it is not shed */
     char over;      /* what drove it has ended by an exception: see pool/tidying.py */
     /* Of Acquire only; a mere claim leaves them NULL. */
     struct FastPath *pool; /* owned */
@@ -316,7 +317,7 @@ static Slot *core_take(Core *core, double before);
 static const char *core_unfit(Core *core, Slot *slot, double now);
 static int core_put(Core *core, Slot *slot, double now, const char **reason);
 static int core_ungrant(Core *core, Claim *claim);
-static int core_wait(Core *core, Claim *claim);
+static int core_wait(Core *core, Claim *claim, double now);
 static int core_without_probe(Core *core, Claim *claim);
 static Claim *core_grant(Core *core, double now);
 static int core_hold(Core *core, Claim *claim, Slot *slot, double now, double waited);
@@ -328,7 +329,7 @@ static int core_reports(Core *core, long long probe);
 
 /* lanes.c */
 static inline void queue_remove(Core *core, Claim *claim);
-static void core_stand(Core *core, Claim *claim, int new);
+static void core_stand(Core *core, Claim *claim, double since);
 static int core_sheds(Core *core, Claim *claim, double now);
 static int core_enter(Claim *claim);
 static void core_park(Core *core, Claim *claim);
@@ -359,7 +360,8 @@ static PyObject *Core_admit(Core *core, PyObject *object);
 static PyObject *Core_dismiss(Core *core, PyObject *object);
 static PyObject *Core_reserve(Core *core, PyObject *const *args, Py_ssize_t nargs);
 static PyObject *Core_ask_again(Core *core, PyObject *object);
-static PyObject *Core_wait(Core *core, PyObject *object);
+static PyObject *Core_wait(Core *core, PyObject *const *args, Py_ssize_t nargs);
+static PyObject *Core_choose(Core *core, PyObject *seconds);
 static PyObject *Core_grant(Core *core, PyObject *const *args, Py_ssize_t nargs);
 static PyObject *Core_hold(Core *core, PyObject *const *args, Py_ssize_t nargs);
 static PyObject *Core_reclaim(Core *core, PyObject *const *args, Py_ssize_t nargs);

@@ -53,13 +53,16 @@ queue_remove(Core *core, Claim *claim)
     list_remove(&core->waiters, claim);
 }
 
-/* Into the queue; `new`: it was not there before. In an empty one, what is judged begins. */
+/* Into the queue, in which it stands since that time. In an empty one, what is judged begins. */
 static void
-core_stand(Core *core, Claim *claim, int new)
+core_stand(Core *core, Claim *claim, double since)
 {
-    if (new && core->waiters.length == 0) {
+    if (core->waiters.length == 0) {
         core->overloaded = 0;
-        core->standing_since = claim->queued_at;
+        core->standing_since = since;
+    }
+    if (core->waiters.length < core->opening && !core->sync_factory) {
+        claim->chosen = 1; /* more factories run than claims wait */
     }
     queue_insert(core, claim);
     if (core_without_probe(core, claim)) {
@@ -67,21 +70,24 @@ core_stand(Core *core, Claim *claim, int new)
     }
 }
 
-/* Whether the next waiter is refused instead of being served: controlled delay, see queue.py. */
+/* Whether a claim whose turn has come is refused instead: controlled delay, see queue.py. */
 static int
 core_sheds(Core *core, Claim *claim, double now)
 {
     double waited = now - claim->queued_at;
     core->now = now;
+    if (claim->chosen) {
+        return 0;
+    }
     if (waited < core->queue_target) {
         core->overloaded = 0;
         core->standing_since = now;
-        return 0;
     }
-    if (now - core->standing_since >= core->queue_interval) {
+    else if (now - core->standing_since >= core->queue_interval) {
         core->overloaded = 1;
     }
-    return core->overloaded && waited > 2 * core->queue_target;
+    claim->chosen = !(core->overloaded && waited > 2 * core->queue_target);
+    return !claim->chosen;
 }
 
 /* -- places ---------------------------------------------------------------------------------- */
@@ -130,7 +136,7 @@ core_free_place(Core *core, Lane *lane)
     if (claim != NULL && core_enter(claim)) {
         core_unpark(core, claim);
         claim->queued_at = core->now;
-        core_stand(core, claim, 1);
+        core_stand(core, claim, core->now);
         Py_DECREF(claim); /* the lane's; the queue has its own */
     }
 }

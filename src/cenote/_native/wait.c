@@ -59,7 +59,7 @@ wait_begin(Claim *claim)
     /* From the last look on nothing runs other code, core_wait() included: a place in the heap that is
      * reserved here is still there when the claim takes it. */
     if (pause == NULL || !can_wait(engine, claim) || deadline_reserve(engine->core) < 0 ||
-        core_wait(engine->core, claim) < 0) {
+        core_wait(engine->core, claim, Py_NAN) < 0) {
         Py_XDECREF(future);
         Py_XDECREF(pause);
         return PyErr_Occurred() ? -1 : 0;

@@ -281,6 +281,7 @@ class Creations:
         oldest = engine.core.first if to_waiter else None
         if oldest is not None:
             oldest.waiter.wake()
+            engine.lanes.note_time()
             engine.core.fail(oldest, error)
         if failed:
             self.last_error, self._failed_at = error, engine.time()

@@ -32,6 +32,7 @@ class Destructions:
 
     def destroy(self, slot: Slot, reason: DestroyReason) -> Operation:
         """Call the destructor of a reserved slot, which is free when that is done."""
+        self._engine.lanes.note_time()
         self._engine.core.retire(slot)
         operation = self.call(slot.resource, reason, slot)
         if not operation.done:

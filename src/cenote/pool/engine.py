@@ -256,6 +256,9 @@ class Engine(EngineBase, Generic[T]):
             else:
                 claim.waiter.wake()
         while self.creations.full is None and core.demand():
+            if core.queue_target is not None and (claim := core.choose(now)) is not None:
+                self.claims.shed(claim)
+                continue
             slot = core.permit_for_pool()
             if slot is None:
                 break
@@ -293,6 +296,7 @@ class Engine(EngineBase, Generic[T]):
             slot = self._take_now(claim)
         finally:
             if slot is None:
+                self.lanes.note_time()
                 core.dismiss(claim)
                 self.advance()
         if slot is None:

@@ -145,7 +145,7 @@ class Lanes:
             self._add(name, record.max_size, record.priority)
 
     def note_time(self) -> None:
-        """A claim is about to end: the one that gets its place stands in the queue from now on."""
+        """A place is about to be free: the claim that gets it stands in the queue from now on."""
         if self.records:
             self._engine.core.now = self._engine.time()
 

@@ -108,6 +108,7 @@ class Steps:
         engine.accounts.ended(claim, error)
         if claim.state is ClaimState.ASKING:
             placed = claim.placed
+            engine.lanes.note_time()
             engine.core.dismiss(claim)
             if placed:  # somebody may have waited for its place of the lane
                 engine.step(engine.advance)

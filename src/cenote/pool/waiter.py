@@ -157,7 +157,7 @@ class Waiter:
             self._limit_wait(self.claim.wait_timeout)
         if self.claim.deadline is None:
             engine.check_deadlock(self.claim)
-        core.wait(self.claim)
+        core.wait(self.claim, engine.time())  # a hook may have taken its time before
         if engine.on_waiting:
             engine.signals.emit(EventKind.WAITING, task=self.claim.task, lane=lane_name(self.claim))
         if core.idle_count or core.room() > 0:
@@ -244,7 +244,7 @@ class Waiter:
         claim, core = self.claim, self._engine.core
         waits = claim.state is ClaimState.GRANTED and claim.queue_seq != 0
         if waits:
-            core.wait(claim)
+            core.wait(claim, self._engine.time())
         elif claim.state is ClaimState.GRANTED:
             core.ask_again(claim)
         if free is not None:
