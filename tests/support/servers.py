@@ -256,6 +256,13 @@ class RedisServer(Server):
     programs = ("redis-server",)
     packages = ("redis-server", "redis")
 
+    @classmethod
+    def missing(cls) -> str | None:
+        other = os.environ.get("CENOTE_REDIS", "").split()
+        if not other:
+            return super().missing()
+        return None if _find(other[0]) else f"CENOTE_REDIS: {other[0]} not found"
+
     @property
     def url(self) -> str:
         return f"redis://{self.host}:{self.port}"

@@ -4,6 +4,7 @@ They are those of the session; a test that ends one starts it again, whatever ha
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -228,6 +229,17 @@ def test_pgbouncer_survives_a_restart_of_postgres(
     asyncpg_rows(pgbouncer.url, "SELECT 1")
     restart(postgres, postgres.kill)
     assert asyncpg_rows(pgbouncer.url, "SELECT 1") == [(1,)]
+
+
+def test_redis_may_be_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Valkey, where there is no program redis-server."""
+    monkeypatch.setattr(RedisServer, "programs", ("no-redis-server",))
+    monkeypatch.delenv("CENOTE_REDIS", raising=False)
+    assert "no-redis-server not installed" in (RedisServer.missing() or "")
+    monkeypatch.setenv("CENOTE_REDIS", f"{sys.executable} --protected-mode no")
+    assert RedisServer.missing() is None
+    monkeypatch.setenv("CENOTE_REDIS", "no-valkey-server")
+    assert RedisServer.missing() == "CENOTE_REDIS: no-valkey-server not found"
 
 
 def test_redis_keeps_its_port(redis_server: RedisServer) -> None:
