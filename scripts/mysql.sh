@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=${1:-${CENOTE_MYSQL:-.cache/mysql}}
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+mirror=${DEBIAN_MIRROR:-} # empty: the one that debootstrap knows
 say() { echo "cenote: $*" >&2; }
 
 if [[ -x $folder/usr/sbin/mysqld ]]; then
@@ -26,7 +26,7 @@ mkdir -p "$(dirname "$folder")"
 new=$(mktemp -d "$folder.XXXXXX")
 log=$new.log
 trap 'rm -rf "$new" "$log"' EXIT
-if ! debootstrap --variant=minbase --include=mysql-server-core unstable "$new" "$mirror" >"$log" 2>&1; then
+if ! debootstrap --variant=minbase --include=mysql-server-core unstable "$new" ${mirror:+"$mirror"} >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     say "debootstrap failed"
     exit 1

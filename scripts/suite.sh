@@ -21,7 +21,12 @@ run() {
 }
 
 caches=$(mktemp -d)
-trap 'kill "${beside:-}" 2>/dev/null || true; rm -rf "$caches"' EXIT
+groups=()
+stop() {
+    for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null || true; done
+    rm -rf "$caches"
+}
+trap stop EXIT
 xdist=no
 if [[ $(nproc 2>/dev/null || echo 1) -gt 1 ]] && "$python" -c 'import xdist' 2>/dev/null; then
     xdist=yes
@@ -32,29 +37,33 @@ if [[ $core != native ]]; then
     exit
 fi
 
-# Beside the first run, one after the other: most tests wait for a server most of the time.
-others() {
-    local status=0
-    CENOTE_PURE=1 run pure 1 -q -m 'not once and not driver' "$@" >"$caches/pure.log" 2>&1 || status=$?
-    echo "$status" >"$caches/pure.status"
-    status=0
-    run native 4 "$@" >"$caches/native.log" 2>&1 || status=$?
-    echo "$status" >"$caches/native.status"
+# In the background, all at once: most tests wait for a server most of the time. Each is a group of
+# processes of its own (set -m), so that the end of this script ends its workers, too.
+background() {
+    local name=$1 status=0
+    shift
+    run "$name" "$@" >"$caches/$name.log" 2>&1 || status=$?
+    echo "$status" >"$caches/$name.status"
 }
 : >"$caches/native.log"
-others "$@" &
-beside=$!
 failed=0
+set -m
+background native 3 "$@" &
+native=$!
+CENOTE_PURE=1 background pure 1 -q -m 'not once and not driver' "$@" &
+pure=$!
+groups=("$native" "$pure")
+set +m
 if "$python" -c 'import uvloop' 2>/dev/null; then
     say "1 of 3: native core on uvloop, and beside it the others"
     run uvloop 2 -q --loop=uvloop -m 'not once and not own_loop' "$@" || failed=$?
 fi
-while [[ ! -e $caches/pure.status ]] && kill -0 "$beside" 2>/dev/null; do sleep 0.2; done
+wait "$pure" || failed=$?
 say "2 of 3: pure core"
 cat "$caches/pure.log"
 say "3 of 3: native core"
-tail -n +1 -f --pid="$beside" "$caches/native.log"
-wait "$beside" || failed=$?
+tail -n +1 -f --pid="$native" "$caches/native.log"
+wait "$native" || failed=$?
 for status in "$(cat "$caches/pure.status")" "$(cat "$caches/native.status")"; do
     [[ $status == 0 ]] || failed=$status
 done

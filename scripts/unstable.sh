@@ -27,7 +27,7 @@ fi
 
 cd "$(dirname "$0")/.."
 folder=${1:-${CENOTE_UNSTABLE:-build/unstable}}
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+mirror=${DEBIAN_MIRROR:-} # empty: the one that debootstrap knows
 packages=(
     python3.14-venv python3.14-dev python3.15-venv python3.15-dev pypy3 pypy3-venv
     gcc libc6-dev libpq5 git openssl ca-certificates make
@@ -51,7 +51,7 @@ log=$folder.log
 if [[ ! -x $folder/usr/bin/apt-get || ! -e $folder/var/lib/dpkg/status ]]; then
     say "getting Debian unstable into $folder; about 3 minutes"
     rm -rf "$folder"
-    if ! debootstrap --variant=minbase unstable "$folder" "$mirror" >"$log" 2>&1; then
+    if ! debootstrap --variant=minbase unstable "$folder" ${mirror:+"$mirror"} >"$log" 2>&1; then
         tail -n 20 "$log" >&2
         say "debootstrap failed"
         exit 1

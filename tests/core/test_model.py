@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import cenote
+from tests.support.faults import FACTOR
 from tests.support.lockstep import pure_package
 from tests.support.model_records import Options
 from tests.support.pool_machine import Machine, steps_taken
@@ -21,7 +22,7 @@ pytestmark = [
     pytest.mark.once,
 ]
 
-EXAMPLES, STEPS = 400, 60  # for each machine
+EXAMPLES, STEPS = 200 * FACTOR, 60  # for each machine
 PACKAGES = [cenote] if cenote.core == "pure" else [cenote, pure_package()]
 
 
@@ -45,7 +46,7 @@ def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-@pytest.mark.timeout(600)  # of which a failure spends the most on becoming short
+@pytest.mark.timeout(600 * FACTOR)  # of which a failure spends the most on becoming short
 @pytest.mark.parametrize("machine", [SyncFactory, AsyncFactory])
 def test_the_pool_does_what_the_naive_model_does(machine: type[Machine]) -> None:
     steps_taken.clear()
@@ -60,7 +61,7 @@ def test_the_pool_does_what_the_naive_model_does(machine: type[Machine]) -> None
             suppress_health_check=list(HealthCheck),
         ),
     )
-    assert steps_taken[machine.__name__] >= 10_000
+    assert steps_taken[machine.__name__] >= 25 * EXAMPLES
 
 
 # -- what the machine has found, step by step ------------------------------------------------------
