@@ -17,7 +17,7 @@ from tests.support.waiting import WAIT
 
 pytestmark = [pytest.mark.once, pytest.mark.own_loop]
 
-OFTEN = settings(max_examples=60, stateful_step_count=25)
+OFTEN = settings(max_examples=30, stateful_step_count=25)
 VERY_OFTEN = settings(max_examples=2000, stateful_step_count=60)
 
 
