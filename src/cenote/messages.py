@@ -117,6 +117,14 @@ def still_creating(word: str) -> str:
     )
 
 
+def still_checking(word: str) -> str:
+    """Return what to do if something idle was found, and the hook that looks at it runs."""
+    return (
+        f"{word[0].upper()}{word[1:]} was still under way: find out why it does not answer, or "
+        f"raise the timeout."
+    )
+
+
 def nothing_idle(word: str) -> str:
     """Return what to do if there is room, but the timeout of 0 lets no async factory run."""
     return (

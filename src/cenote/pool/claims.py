@@ -149,6 +149,9 @@ class Claims:
         """What to do about a timeout: where nothing is held, nobody can hold it shorter."""
         engine = self._engine
         core = engine.core
+        if claim.waiter is not None and claim.waiter.inspection is not None:
+            check = engine.words.of("before_acquire", "the hook before_acquire")
+            return messages.still_checking(check)
         word = engine.words.of("factory", "the factory")
         if not core.active and claim.timeout == 0 and core.room() > 0 and not core.sync_factory:
             return messages.nothing_idle(word)

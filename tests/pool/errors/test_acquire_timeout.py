@@ -232,6 +232,25 @@ async def test_a_timeout_where_nothing_is_held_blames_the_factory(make_pool, wor
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("word", [None, "the check of an idle connection"])
+async def test_a_timeout_while_a_hook_looks_blames_the_hook(make_pool, word):
+    async def check(resource):
+        await asyncio.sleep(3)
+
+    pool = make_pool(Thing, max_size=2, before_acquire=check)
+    if word is not None:
+        pool._word(Words(before_acquire=word))
+    pool.release(await pool.acquire())
+    with pytest.raises(AcquireTimeoutError) as caught:
+        await pool.acquire(timeout=2)
+    what = "The hook before_acquire" if word is None else "The check of an idle connection"
+    assert str(caught.value) == (
+        f"pool: no resource within 2.0 s (1 active, 0 idle, 0 waiting). {what} was still under "
+        f"way: find out why it does not answer, or raise the timeout."
+    )
+
+
+@pytest.mark.virtual_time
 async def test_a_fraction_of_a_second_is_said_as_such(make_pool):
     pool = make_pool(Gate(Thing))
     with pytest.raises(AcquireTimeoutError, match=r"no resource within 0\.25 s "):
