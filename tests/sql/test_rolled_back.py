@@ -63,6 +63,12 @@ async def fill(place: Setting, number: int) -> None:
             await place.insert(1)
 
 
+async def test_something_else_than_a_database_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^rolled_back\(\) takes a Database, not NoneType"):
+        async with rolled_back(None):  # type: ignore[arg-type]
+            pass
+
+
 async def test_statements_are_undone_at_the_end(backend: Backend) -> None:
     async with undone(backend) as place:
         await place.insert(1)

@@ -4,6 +4,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -386,3 +387,49 @@ async def test_the_proxy_is_an_async_block_too(echo: EchoServer) -> None:
             assert ask(client, b"hello") == b"hello"
     with pytest.raises(ConnectionRefusedError):
         connect(proxy)
+
+
+def test_a_server_of_ipv6_is_reached() -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    with listener, FaultProxy("::1", listener.getsockname()[1]) as proxy, connect(proxy) as client:
+        server, _ = listener.accept()
+        with server:
+            server.sendall(b"hello")
+            assert receive(client, 5) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "error", "text"),
+    [
+        (None, 80, TypeError, "host must be a string, not NoneType"),
+        ("127.0.0.1", "80", TypeError, "port must be a whole number, not str"),
+        ("127.0.0.1", 0, ValueError, "port must be 1 or more, not 0"),
+        ("127.0.0.1", 65536, ValueError, "port must be at most 65535, not 65536"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(host: Any, port: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        FaultProxy(host, port)
+
+
+def test_an_unknown_host_is_raised_by_the_block() -> None:
+    proxy = FaultProxy("no-such-host.invalid", 80)
+    with pytest.raises(socket.gaierror):
+        proxy.__enter__()
+
+
+def test_bad_arguments_of_faults_are_refused(proxy: FaultProxy) -> None:
+    for seconds in (-1, float("nan"), "1"):
+        with pytest.raises((TypeError, ValueError), match=r"^seconds must be"):
+            proxy.slow(seconds)  # type: ignore[arg-type]
+    for n_bytes in (-1, 1.5, "1"):
+        with pytest.raises((TypeError, ValueError), match=r"^n_bytes must be"):
+            proxy.cut_reply_after(n_bytes)  # type: ignore[arg-type]
+
+
+def test_a_proxy_outside_its_block_says_so() -> None:
+    with pytest.raises(RuntimeError, match="does not run yet: use it in `with FaultProxy"):
+        FaultProxy("127.0.0.1", 1).reset()

@@ -29,3 +29,10 @@ async def test_what_is_still_out_is_named() -> None:
     assert "test_ledger.py:" in str(error.value)
     await pool.release(resource)
     check_ledger(pool)
+
+
+def test_something_else_than_a_pool_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"takes a Pool, not Database: pass its pool, db\.pool$"):
+        check_ledger(cenote.Database("sqlite:///:memory:"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"takes a Pool, not int$"):
+        check_ledger(5)  # type: ignore[arg-type]

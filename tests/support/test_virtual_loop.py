@@ -220,3 +220,11 @@ def test_a_hang_is_an_error_that_says_who_waits_where(
     assert "2 tasks wait" in report
     assert "'main' waits in main (test_virtual_loop.py:" in report
     assert "'stuck' waits in hang (test_virtual_loop.py:" in report
+
+
+def test_a_hang_of_one_task_counts_one() -> None:
+    with (
+        asyncio.Runner(loop_factory=VirtualLoop) as runner,
+        pytest.raises(Deadlocked, match=r"^1 task waits, no timer is set"),
+    ):
+        runner.run(asyncio.Event().wait())

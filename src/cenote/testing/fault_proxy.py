@@ -19,7 +19,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from .. import options
 
 if sys.platform == "linux":
     import fcntl
@@ -51,13 +53,20 @@ class FaultProxy:
     any thread, and return when it is done.
 
     Args:
-        host: The host of the server.
+        host: The host of the server: a name, or an address of IPv4 or IPv6.
         port: The TCP port of the server.
+
+    Raises:
+        OSError: Entering the block: the name of the host is not known.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.host: str = "127.0.0.1"  # where clients connect to
         self.port: int = 0  # chosen by the system when the block is entered
+        if not isinstance(host, str):
+            raise TypeError(f"host must be a string, not {type(host).__name__}")
+        if not 0 < options.whole("port", port, least=1) < 65536:
+            raise ValueError(f"port must be at most 65535, not {port}")
         self._server = (host, port)
         # All below belongs to the thread.
         self._counts = Counts()
@@ -71,6 +80,7 @@ class FaultProxy:
         self._reply_budget: int | None = None  # bytes until a reset; None: no limit
 
     def __enter__(self) -> Self:
+        self._family, self._address = resolved(*self._server)
         self._listener = socket.create_server((self.host, 0), backlog=1024)
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
@@ -237,8 +247,10 @@ class FaultProxy:
             seconds: How much later it is passed; 0 ends it.
         """
 
+        delay = options.duration("seconds", seconds)
+
         def act() -> None:
-            self._delay = seconds
+            self._delay = delay
 
         self._call(act)
 
@@ -251,12 +263,16 @@ class FaultProxy:
             n_bytes: How many bytes are passed before. With 0 the next reply is not passed at all.
         """
 
+        budget = options.whole("n_bytes", n_bytes, least=0)
+
         def act() -> None:
-            self._reply_budget = n_bytes
+            self._reply_budget = budget
 
         self._call(act)
 
     def _call(self, function: Callable[[], T]) -> T:
+        if not self.port:
+            raise RuntimeError("this proxy does not run yet: use it in `with FaultProxy(...):`")
         if self._loop.is_closed():
             return function()
         result: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -289,7 +305,7 @@ class FaultProxy:
             elif self._swallows:
                 relay.half_open()
             else:
-                relay.connect(self._server)
+                relay.connect(self._family, self._address)
             self._counted()
 
     def _counted(self) -> None:
@@ -321,6 +337,13 @@ class FaultProxy:
         self._listener.close()
 
 
+def resolved(host: str, port: int) -> tuple[int, Any]:
+    """Return the family and the address of a server; IPv4 if it has both."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, address
+
+
 class _Relay:
     """A client's connection and the one to the server."""
 
@@ -335,8 +358,8 @@ class _Relay:
         self._lost = False  # one side was reset while nothing passed
         self._counted_open = True
 
-    def connect(self, address: tuple[str, int]) -> None:
-        self.server = _End(self, socket.socket())
+    def connect(self, family: int, address: Any) -> None:
+        self.server = _End(self, socket.socket(family))
         if self.server.socket.connect_ex(address) not in UNDER_WAY:
             self.reset()
             return

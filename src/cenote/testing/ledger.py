@@ -42,6 +42,9 @@ def check_ledger(pool: Pool[Any]) -> None:
             idle, in use, waited for or under way, or an acquire has begun and its end was not
             counted; the message has the figures and the holders.
     """
+    if not isinstance(pool, Pool):
+        hint = ": pass its pool, db.pool" if hasattr(type(pool), "pool") else ""
+        raise TypeError(f"check_ledger() takes a Pool, not {type(pool).__name__}{hint}")
     assert pool.closed, f"{pool!r} is not closed: close it before check_ledger()"
     wrong = imbalance(pool)
     assert not wrong, wrong

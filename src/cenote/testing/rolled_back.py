@@ -28,6 +28,8 @@ async def rolled_back(database: Database) -> AsyncIterator[Database]:
         PoolError: A task is in a transaction of this database, or another event loop that is
             running uses it; and, at the end, if something has committed all the same.
     """
+    if not isinstance(database, Database):
+        raise TypeError(f"rolled_back() takes a Database, not {type(database).__name__}")
     if database.closed:
         await database.open()
     loop = asyncio.get_running_loop()

@@ -214,7 +214,8 @@ class _Selector(selectors.DefaultSelector):
 
 
 def _describe(tasks: set[asyncio.Task[Any]]) -> str:
-    lines = [f"{len(tasks)} tasks wait, no timer is set and nothing outside can wake one:"]
+    count = "1 task waits" if len(tasks) == 1 else f"{len(tasks)} tasks wait"
+    lines = [f"{count}, no timer is set and nothing outside can wake one:"]
     for task in sorted(tasks, key=lambda task: task.get_name()):
         places = " -> ".join(_places(task.get_coro())) or "an awaitable without a frame"
         lines.append(f"  task {task.get_name()!r} waits in {places}")
