@@ -34,7 +34,7 @@ class ServiceUnavailableError(PoolError):
 
 
 class PoolOverloadedError(PoolError):
-    """The pool is overloaded: trying again at once is of no use.
+    """The pool is overloaded: do not try again at once.
 
     Attributes:
         retry_after: Seconds after which another try may succeed; None if that is not known.

@@ -84,16 +84,16 @@ class PoolEvent:
     """One thing that happened in a pool. Which fields are set depends on `kind`.
 
     Attributes:
-        kind: What happened; a string, too, such as "acquired".
-        pool: Where it happened.
-        time: On the clock of the pool's event loop, in seconds.
-        resource: Which one; not in the repr.
+        kind: What happened; also a string, such as "acquired".
+        pool: The pool in which it happened.
+        time: When it happened, by the clock of the pool's event loop, in seconds.
+        resource: The resource; not in the repr.
         task: The name of the task.
         duration: Seconds: the wait of acquired, timeout, cancelled, failed and refused, the hold
             of released, the factory's of created and create_failed.
         reason: The `DestroyReason` of destroyed, the `RefusalReason` of refused, the hook of
             rejected, the new state of state_changed, `file:line` of held_long.
-        error: What was raised, if something was.
+        error: The exception, if there was one.
         lane: The name of the lane; None outside of lanes.
     """
 
@@ -126,30 +126,30 @@ class PoolEvent:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A snapshot: what is now, and what was in total. Times are seconds.
+    """A snapshot of the counts of a pool, and of its totals. Times are in seconds.
 
     Attributes:
-        count: Idle and active.
-        idle: That nobody uses.
-        active: That are out, or in a hook.
-        waiting: Acquires in the line.
-        creating: Factories under way.
-        destroying: Destructors under way.
-        created: Made in total.
-        destroyed: Gone in total, by reason.
+        count: Idle and active resources.
+        idle: Resources that are ready to be acquired.
+        active: Resources that are acquired, or being examined by a hook.
+        waiting: Acquires in the queue.
+        creating: Factories that are running.
+        destroying: Destructors that are running.
+        created: Resources made in total.
+        destroyed: Resources destroyed in total, by reason.
         begun: Acquires that were awaited or entered, in total. When none is under way, it is the
             sum of `acquired`, `timeouts`, `cancelled`, `failed` and all of `refused`.
-        acquired: Handed out in total.
-        released: Come back in total, discarded ones included.
-        timeouts: Acquires that got nothing in time.
+        acquired: Resources handed out in total.
+        released: Resources that came back in total, discarded ones included.
+        timeouts: Acquires that timed out.
         cancelled: Acquires cancelled while they waited.
         failed: Acquires that ended with an error of the factory.
         refused: Acquires that were refused, by reason; a reason that did not occur counts 0.
-        rejected: Refused by `before_acquire` or `before_release`.
-        wait_time: Of all that were served, together.
-        max_wait_time: The longest of them.
-        hold_time: Of all that came back, together.
-        max_hold_time: The longest of them.
+        rejected: Resources rejected by `before_acquire` or `before_release`.
+        wait_time: The sum of the waits of all acquires that were served.
+        max_wait_time: The longest of these waits.
+        hold_time: The sum of the times that released resources were held.
+        max_hold_time: The longest of these times.
     """
 
     count: int
@@ -176,23 +176,23 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """A snapshot of one lane: what is now, and what was in total. Times are seconds.
+    """A snapshot of the counts of a lane, and of its totals. Times are in seconds.
 
     Attributes:
         name: As given to `lane()`.
         max_size: The most resources that it leases at a time; None for no limit.
         priority: Its priority: waiters of a higher one are served first; 0 outside of any lane.
-        active: Resources that are out, or in a hook.
-        waiting: Acquires in the line.
-        oldest_wait: How long the first of them has waited; 0.0 if nobody waits.
+        active: Resources that are acquired through it, or being examined by a hook.
+        waiting: Acquires in the queue.
+        oldest_wait: How long the first of them has waited; 0.0 if the queue is empty.
         begun: Acquires that have begun in total, as in `Stats`.
-        acquired: Handed out in total.
-        timeouts: Acquires that got nothing in time.
+        acquired: Resources handed out in total.
+        timeouts: Acquires that timed out.
         cancelled: Acquires cancelled while they waited.
         failed: Acquires that ended with an error of the factory.
         refused: Acquires that were refused, by reason; a reason that did not occur counts 0.
-        wait_time: Of all that were served, together.
-        max_wait_time: The longest of them.
+        wait_time: The sum of the waits of all acquires that were served.
+        max_wait_time: The longest of these waits.
     """
 
     name: str
@@ -213,15 +213,15 @@ class LaneStats:
 
 @dataclass(frozen=True, slots=True)
 class Holder(Generic[T]):
-    """Who holds a resource, since when, and where in the program it was acquired.
+    """A resource in use: which task holds it, for how long, and where it was acquired.
 
     Attributes:
-        resource: What is held; not in the repr, and None in a pickle or a copy.
+        resource: The resource; not in the repr, and None in a pickle or a copy.
         task: The name of the task that acquired it.
-        seconds: How long it has been out.
-        file: Where `acquire()` was called; None if that is not known.
-        line: The line there.
-        reason: Of a database: why the connection is pinned, such as `in a transaction`.
+        seconds: How long it has been held.
+        file: The file in which `acquire()` was called; None if that is not known.
+        line: The line of that call.
+        reason: With a database, why the connection is pinned, such as `in a transaction`.
         lane: The name of the lane through which it was acquired; None if through none.
     """
 

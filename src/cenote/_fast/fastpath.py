@@ -283,12 +283,12 @@ class FastPath(Generic[T]):
     ) -> Acquire[T]:
         """Acquire a resource: `async with pool.acquire() as resource:`, or `await pool.acquire()`.
 
-        The call by itself does nothing. After `await`, hand the resource to `release()`; the block
-        does so by itself.
+        The call by itself does nothing. After `await`, pass the resource to `release()` yourself;
+        the `async with` block does that at its end.
 
         Args:
-            timeout: Seconds for all of it, factory and hooks included. Left out it is
-                `acquire_timeout`; None waits without a limit; 0 takes what is there at once.
+            timeout: Seconds for all of it, factory and hooks included. The default is
+                `acquire_timeout`; None waits without a limit; 0 does not wait.
             wait_timeout: Seconds in the queue alone; with 0 it does not queue, but a factory may
                 run.
             scoped: The resource belongs to a block of this task, which releases it at its end, as
@@ -320,7 +320,7 @@ class FastPath(Generic[T]):
         return Acquire(self, limit, *caller(frame))
 
     def try_acquire(self) -> T | None:
-        """An idle resource, or a new one of a sync factory; None if that needs waiting."""
+        """Return an idle resource, or a new one of a sync factory; None if that needs waiting."""
         engine = self._engine
         if engine.core.busy:
             return None  # in the middle of another step: that would need waiting

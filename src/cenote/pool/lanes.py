@@ -24,8 +24,8 @@ T = TypeVar("T")
 class Lane(Generic[T]):
     """A part of the acquires of a pool; `Pool.lane()` makes it.
 
-    It never has more than `max_size` resources out, and its waiters are served in the order of
-    priorities: those of a higher one first, in the order of their coming within one.
+    It never has more than `max_size` resources in use. Waiters of a higher priority are served
+    first; within one priority it is first come, first served.
     """
 
     __slots__ = ("__weakref__", "_name", "_pool")

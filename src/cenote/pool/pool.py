@@ -31,17 +31,17 @@ T = TypeVar("T")
 class Pool(FastPath[T], Generic[T]):
     """A pool of resources of which each may be used by one task at a time.
 
-    Constructing it creates nothing and needs no event loop: `open()`, `async with` or the first
-    `acquire()` does both. All durations are seconds. `docs/pool.md` says what you may rely on, and
-    `docs/reference/options.md` when to change an option.
+    The constructor creates no resources and needs no event loop; `open()`, `async with` or the
+    first `acquire()` opens the pool. All durations are in seconds. `docs/pool.md` says what you may
+    rely on, and `docs/reference/options.md` when to change an option.
 
     Args:
         factory: Makes a resource. It may be sync or async, as all hooks.
-        destructor: Called once for each resource, at its end.
+        destructor: Called once for each resource, to close it.
         healthcheck: Called in the background with idle resources; False destroys one.
         before_acquire: Called with an idle resource before it is handed out; False destroys it.
         before_release: Called with a resource that comes back; False destroys it.
-        min_size: Resources that are kept, also while nobody needs them.
+        min_size: Resources that are kept ready, even while none is needed.
         max_size: The most resources, with those being made and being destroyed.
         healthcheck_interval: How often idle resources are checked; 0 for never.
         acquire_timeout: The timeout of an `acquire()` that has none; None for no limit.
@@ -50,11 +50,11 @@ class Pool(FastPath[T], Generic[T]):
         destructor_timeout: How long a destructor may take before its slot is freed.
         max_waiting: The most acquires that wait; one more raises `PoolOverloadedError`.
         max_creating: The most factories that run at once.
-        queue_target: Refuse waiters while the queue is overloaded, by this delay.
-        queue_interval: How long the delay must last to be an overload.
+        queue_target: During an overload, refuse tasks that have waited longer than twice this.
+        queue_interval: It is an overload if all waits of this time exceed `queue_target`.
         max_lifetime: Replace a resource at this age, give or take 10 %.
         max_idle: Destroy what was idle for this long, above `min_size`.
-        max_uses: Destroy a resource after it was handed out this often.
+        max_uses: Destroy a resource after it was acquired this often.
         hold_warning: Log a resource that is held for longer.
         lifo: Hand out the resource that was used last, instead of the one used first.
         strategy: The policy of the circuit breaker; None for no breaker.
@@ -102,7 +102,7 @@ class Pool(FastPath[T], Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed, for good; while it drains it is not yet."""
+        """Whether the pool is closed; False while it drains."""
         return self._engine.core.phase is Phase.CLOSED
 
     # -- opening and closing -----------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Pool(FastPath[T], Generic[T]):
 
         Args:
             drain: Seconds in which acquires that already wait are still served, and busy resources
-                may come back first. None: no such time.
+                may come back first. None: it does not wait for them.
 
         Raises:
             ExceptionGroup: What destructors raised.
@@ -136,10 +136,10 @@ class Pool(FastPath[T], Generic[T]):
         await self._engine.closing.close(patience)
 
     def terminate(self) -> None:
-        """Close without waiting: all that `close()` does before it waits, drains nothing.
+        """Close the pool without waiting; a plain method.
 
-        A plain call. Idle resources are given to the destructor, those in use when they come back;
-        async destructors go on by themselves, and what a destructor raises is logged.
+        Waiters fail, idle resources are destroyed, and busy ones when they are released. Async
+        destructors continue in the background, and the errors of destructors are logged.
         """
         engine = self._engine
         engine.check_loop()
@@ -182,7 +182,7 @@ class Pool(FastPath[T], Generic[T]):
 
         Args:
             resource: What `acquire()` gave.
-            error: Why it is of no use, which counts as a failure for the circuit breaker.
+            error: Why it cannot be used any more; it counts as a failure for the circuit breaker.
 
         Raises:
             NotAcquiredError: The resource is not acquired.
@@ -224,11 +224,11 @@ class Pool(FastPath[T], Generic[T]):
         With `max_size=0` every acquire waits.
 
         Args:
-            min_size: Resources that are kept, also while nobody needs them.
+            min_size: Resources that are kept ready, even while none is needed.
             max_size: The most resources. In a pool with a `fleet`, the most that the fleet may
                 lend.
-            ceiling: For a lender of capacity: what `max_size` may be raised to later. As long as
-                there is less, no wait is taken for a deadlock, and `min_size` may be above
+            ceiling: For code that lends capacity: what `max_size` may be raised to later. While
+                `max_size` is below it, no wait counts as a deadlock, and `min_size` may be above
                 `max_size`. None: only the program changes `max_size`.
 
         Raises:
@@ -316,11 +316,11 @@ class Pool(FastPath[T], Generic[T]):
         return self._engine.core.total
 
     def take_peak(self) -> int:
-        """Return the most that was in use or waited for at once since the last call of this."""
+        """Return the highest sum of resources in use and waiters since the last call."""
         return self._engine.core.take_peak()
 
     def idle_resources(self) -> list[T]:
-        """Return what is idle now; of a ring buffer, the next to be handed out comes first."""
+        """Return what is idle now, the next to be handed out first."""
         return [slot.resource for slot in self._engine.core.idle_slots()]
 
     def __bool__(self) -> bool:
@@ -339,7 +339,7 @@ class Pool(FastPath[T], Generic[T]):
         return self._engine.totals.snapshot(self._engine.core)
 
     def holders(self) -> list[Holder[T]]:
-        """Who holds what, longest first."""
+        """Return a `Holder` for each resource in use, the longest held first."""
         return holders_of(self._engine.core, self._engine.time())
 
     def subscribe(
@@ -352,7 +352,7 @@ class Pool(FastPath[T], Generic[T]):
 
         Args:
             callback: A sync function, which gets the `PoolEvent`. What it raises is logged.
-            kinds: The kinds of events that it wants; None for all of them.
+            kinds: The kinds of events that it gets; None for all of them.
 
         Returns:
             A function that ends the subscription.
@@ -378,7 +378,7 @@ class Pool(FastPath[T], Generic[T]):
 
     @property
     def strategy(self) -> CircuitBreakerStrategy | None:
-        """The judgement of the circuit breaker; may be set, None removes it."""
+        """The strategy of the circuit breaker. It may be set; None removes it."""
         strategy: CircuitBreakerStrategy | None = self._engine.strategy
         return strategy
 
@@ -387,15 +387,15 @@ class Pool(FastPath[T], Generic[T]):
         self._engine.strategy = options.strategy("strategy", value)
 
     def activate(self) -> None:
-        """Let every acquire pass."""
+        """Close the circuit breaker: every acquire passes."""
         self._engine.circuit.switch(CircuitState.ACTIVE)
 
     def deactivate(self) -> None:
-        """Let no acquire pass; every waiter fails at once."""
+        """Open the circuit breaker: every waiter and every new acquire fails at once."""
         self._engine.circuit.switch(CircuitState.INACTIVE)
 
     def recover(self) -> None:
-        """Let `recovering_limit` acquires pass at a time."""
+        """Set the circuit breaker to RECOVERING: `recovering_limit` acquires pass at a time."""
         self._engine.circuit.switch(CircuitState.RECOVERING)
 
     # -- for the database layer, and for the registry ----------------------------------------------

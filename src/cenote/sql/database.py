@@ -427,7 +427,7 @@ class Database(TextVerbs):
                 it returns a function, that is called at the end, with the error or None.
 
         Returns:
-            A function that ends it.
+            A function that removes the observer.
         """
         options.function("observer", observer)
         observers = self._observers
