@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import time
 import weakref
 
 import pytest
@@ -111,8 +112,12 @@ async def test_only_what_changed_is_sent(make_pool, monkeypatch):
 
 
 @pytest.mark.virtual_time
-async def test_distributions_and_samples_are_sent(make_pool, monkeypatch):
-    pool = make_pool(Thing, max_size=1, name="timed")
+@pytest.mark.parametrize("uptime", [0.0, 900.0, 1e6])
+async def test_distributions_and_samples_are_sent(make_pool, monkeypatch, uptime):
+    """Until it is opened, a pool reads the clock of the machine, which may just have started."""
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: uptime)
+        pool = make_pool(Thing, max_size=1, name="timed")
     use_virtual_clocks(monkeypatch)
     async with watching(app(), query="name=timed") as viewer:
         for _ in range(10):

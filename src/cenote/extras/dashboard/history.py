@@ -105,7 +105,7 @@ class Reader:
         self._refused: dict[str, float] = {}  # reason -> when last, of the pool's clock
         self._saturated: float | None = None  # of the pool's clock: since when acquires wait
         self._offset = 0.0  # from the pool's clock to the wall clock, seconds
-        self._turn_at = 0.0  # of the pool's clock: the window ends
+        self._turn_at: float | None = None  # of the pool's clock: the window ends
 
     def note(self, event: PoolEvent) -> None:
         """Count the durations of acquires and returns."""
@@ -120,7 +120,8 @@ class Reader:
         stats = pool.stats()
         view = look(pool, slots=slots or stats.waiting > 0, waiters=WAITERS if slots else 0)
         self.align(view.now)
-        self._turn(view.now)
+        if view.thread:  # until it is opened, a pool reads another clock than its loop's
+            self._turn(view.now)
         samples = samples_of(pool, self._sampled)
         if samples:
             self._sampled = samples[-1].time
@@ -163,13 +164,14 @@ class Reader:
 
     def _turn(self, now: float) -> None:
         """End the windows that are over: several, if no page was open for a while."""
-        left = self._turn_at - now
-        if 0 < left <= WINDOW:
-            return
-        over = 1 if left > 0 else 1 - left // WINDOW  # left > WINDOW: the clock is another one
-        for _ in range(int(min(over, WINDOWS))):
-            self._waits.turn()
-            self._holds.turn()
+        if self._turn_at is not None:
+            left = self._turn_at - now
+            if 0 < left <= WINDOW:
+                return
+            over = 1 - left // WINDOW  # negative if the pool was opened again in another loop
+            for _ in range(int(min(over, WINDOWS))):
+                self._waits.turn()
+                self._holds.turn()
         self._turn_at = now + WINDOW
 
     def align(self, now: float) -> None:
