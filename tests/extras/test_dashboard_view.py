@@ -11,6 +11,7 @@ import pytest
 import cenote
 from cenote.extras.dashboard import collector as collecting
 from cenote.extras.dashboard import text
+from cenote.extras.dashboard.statements import Running
 from cenote.extras.dashboard.tiles import Tiles
 from cenote.observe import SlotView
 from cenote.testing import advance, settle
@@ -338,6 +339,17 @@ async def test_no_credentials_are_sent(make_pool):
         await until(lambda: viewer.details["breaker"]["failure"])
         assert viewer.details["breaker"]["failure"].startswith("OSError: cannot reach")
         assert "geheim" not in json.dumps(viewer.messages)
+
+
+def test_a_statement_runs_no_longer_than_its_connection_is_held():
+    """Its method was called before: it waited for the connection."""
+    tiles = Tiles()
+    views = [SlotView(1, "active", 7.0, 1, task_id=1), SlotView(2, "active", 7.0, 1, task_id=2)]
+    running = {1: Running("select 1", 5000), 2: Running("select 2", 9000)}
+    tiles.update(
+        views, tick=1, now=9999, offset=0.0, creating=0, hooked=0, destroying=0, running=running
+    )
+    assert [row[7:9] for row in tiles._rows] == [["select 1", 7000], ["select 2", 9000]]
 
 
 class Board:

@@ -86,6 +86,16 @@ async def test_a_failed_refill_says_when_it_is_tried_again(make_pool, caplog, mo
     error = None
 
 
+async def test_what_open_raises_is_not_said_to_be_tried_again(make_pool, caplog):
+    """The pool is new again after it, and tries nothing."""
+    pool = make_pool(raising(OSError("down")), min_size=1)
+    assert isinstance(await outcome(pool.open()), OSError)
+    assert not caplog.records
+    caplog.set_level(logging.DEBUG, "cenote")
+    assert isinstance(await outcome(pool.open()), OSError)
+    assert only(caplog, "factory").getMessage().endswith("the factory failed: OSError: down")
+
+
 async def test_a_factory_error_that_is_raised_warns_nobody(make_pool, caplog):
     pool = make_pool(raising(OSError("down")))
     assert isinstance(await outcome(pool.acquire()), OSError)

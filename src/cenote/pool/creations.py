@@ -289,10 +289,11 @@ class Creations:
                 engine.maintenance.remember()
         delay = engine.maintenance.failed()
         if not isinstance(error, asyncio.CancelledError):
-            # The waiter gets the error anyway: no flood of warnings in an outage.
-            level = WARNING if to_waiter and oldest is None else DEBUG
+            # A waiter, or open(), raises the error anyway: no flood of warnings in an outage.
+            raised = not to_waiter or oldest is not None or bool(self.listeners)
+            level = DEBUG if raised else WARNING
             what = engine.words.of("factory", "the factory")
-            if delay is not None and engine.core.shortage():
+            if delay is not None and engine.core.shortage() and not self.listeners:
                 engine.signals.explain(
                     level,
                     error,

@@ -69,6 +69,9 @@ class Tiles:
             self._set(key, [state, now, None, None, None, self._uses(key), None, None, None], tick)
         for slot in seen.values():
             since = now if slot.since is None else round((slot.since + offset) * 1000)
+            said, begun = running.get(slot.task_id) or (None, None)
+            if begun is not None:  # the method was called before it had waited for the connection
+                begun = max(begun, since)
             row = [
                 STATES.index(slot.state),
                 since,
@@ -76,7 +79,8 @@ class Tiles:
                 text.place(slot.code, slot.instruction),
                 None if slot.reason is None else text.clean(slot.reason),
                 slot.uses,
-                *(running.get(slot.task_id) or (None, None)),
+                said,
+                begun,
                 None if slot.lane is None else text.clean(slot.lane),
             ]
             self._set(slot.key, row, tick)

@@ -6,6 +6,7 @@ const BREAKER_WORDS = {
   INACTIVE: ['Open', 'no acquire passes'],
   RECOVERING: ['Half-open', 'a few acquires pass, to find out'],
 };
+const ENDING_WORDS = { draining: 'the pool is closing, no new acquire passes', closed: 'the pool itself is closed, no acquire passes' };
 const PROBLEMS = new Set(['failed', 'refused', 'create_failed', 'timeout', 'cancelled', 'rejected', 'check_failed', 'held_long', 'state_changed']);
 const EVENT_WORDS = { failed: 'acquire failed', refused: 'acquire refused', create_failed: 'could not create', rejected: 'check failed', timeout: 'timed out', cancelled: 'wait cancelled', check_failed: 'health check failed', held_long: 'held for long', state_changed: 'breaker' };
 const HOLDERS = 12; // lines of the longest holders
@@ -207,7 +208,7 @@ function drawBreaker(pool, breaker, now) {
   const strategy = breaker.strategy ? ` · ${breaker.strategy}` : ' · no strategy';
   const limit = pool.state === 'RECOVERING' ? ` (${breaker.limit} at most)` : '';
   const [word, meaning] = BREAKER_WORDS[pool.state];
-  setText($('breaker-facts'), `${word}${since}${probed}: ${meaning}${limit}${strategy}`);
+  setText($('breaker-facts'), `${word}${since}${probed}: ${ENDING_WORDS[pool.phase] || meaning}${limit}${strategy}`);
   $('breaker-failure').hidden = !breaker.failure;
   setText($('breaker-failure'), breaker.failure ? `Last failure: ${breaker.failure}` : '');
   drawStrip(changes, now);
