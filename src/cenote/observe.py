@@ -87,6 +87,7 @@ class View(NamedTuple):
     circuit_broken: float | None  # since when it has not been ACTIVE; None: it is
     strategy: object
     failure: str | None  # the last one that was reported to the breaker, in masked words
+    failed: float | None  # when that was
     recovering_limit: int
     hooked: int  # resources in the pool's own hands: mostly in a hook
     thread: int  # in which its loop runs; 0: it has none
@@ -185,6 +186,7 @@ def look(pool: Pool[Any], *, slots: bool = True, waiters: int = 0) -> View:
         circuit_broken=engine.circuit.broken,
         strategy=engine.strategy,
         failure=engine.circuit.failure,
+        failed=engine.circuit.failed,
         recovering_limit=core.recovering_limit,
         hooked=core.count - core.idle_count - core.out,
         thread=engine.thread,

@@ -11,6 +11,8 @@ import sys
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -134,6 +136,18 @@ async def test_the_first_picture_has_a_rate() -> None:
     tally.elapsed = lambda: 0.5  # type: ignore[method-assign]
     tally.served = 50
     assert tally.rate() == 100
+
+
+def test_the_bar_of_the_breaker_ends_with_the_outage() -> None:
+    """However many probes fail in it: a column is a second, and not a switch."""
+    active, probing, broken = screen.SEVERITY
+    switches = [(0.0, active)]
+    for second in range(37, 44):
+        switches += [(second + 0.2, broken), (second + 0.9, probing)]
+    switches.append((44.5, active))
+    demo = cast("play.Play", SimpleNamespace(length=60.0, tally=SimpleNamespace(states=switches)))
+    drawn = screen.Screen(Paper(), color=False)._states(demo, 50, 60)
+    assert "".join(text for text, _ in drawn) == "━" * 37 + "▒" * 7 + "╍" + "━" * 5 + " " * 10
 
 
 def test_what_a_timeout_says_is_not_cut() -> None:

@@ -247,6 +247,7 @@ async def test_an_open_breaker_says_since_when_and_until(make_pool, monkeypatch)
         summary = viewer.pool("p")
         assert (summary["state"], summary["since"]) == ("INACTIVE", begin)
         assert summary["failure"] == "ConnectionRefusedError: connect to db:5432 refused"
+        assert viewer.details["breaker"]["failed"] == begin
         assert summary["retry"] == pytest.approx(begin + strategy.retry_after() * 1000, abs=100)
         await advance(9)
         with pytest.raises(ConnectionRefusedError):
@@ -254,6 +255,7 @@ async def test_an_open_breaker_says_since_when_and_until(make_pool, monkeypatch)
         await advance(1)
         summary = viewer.pool("p")
         assert (summary["state"], summary["since"]) == ("INACTIVE", begin)  # all the time
+        assert viewer.details["breaker"]["failed"] == pytest.approx(begin + 9000, abs=100)
         pool.activate()
         await advance(1)
         assert viewer.pool("p")["retry"] is None

@@ -186,7 +186,8 @@ def summary(play: Play, stats: Stats, money: int, expected: int) -> Iterator[str
         *(f"{BREAKER[state]} {ms / 1000:.1f} s" for state, ms in spent.items()),
         f"{probes} probes",
     )
-    yield from row("forgotten", f"{play.rolled_back} transactions", "rolled back")
+    forgotten = f"{play.rolled_back} transaction{'s' * (play.rolled_back != 1)}"
+    yield from row("forgotten", forgotten, "rolled back")
     kept = "not a coin is lost" if money == expected else "MONEY IS LOST"
     yield from row("money", f"{expected:,} before", f"{money:,} after", kept)
     if tally.sample:
@@ -213,6 +214,7 @@ STATE_STYLE: Final = {
     CircuitState.INACTIVE: "red",
     CircuitState.RECOVERING: "yellow",
 }
+SEVERITY: Final = CircuitState.ACTIVE, CircuitState.RECOVERING, CircuitState.INACTIVE
 SUBJECT_STYLE: Final = {
     "scene": "bold",
     "breaker": "yellow",
@@ -392,13 +394,15 @@ class Screen:
         return [(text, style)]
 
     def _states(self, demo: Play, column: int, columns: int) -> Line:
-        """One glyph for each column, and at least one for each state."""
-        states = [CircuitState.ACTIVE] * column
-        begin = -1
-        for since, state in demo.tally.states:
-            begin = max(int(since / demo.length * columns), begin + 1)
-            states[begin:] = [state] * len(states[begin:])
-        bar = [(self._glyphs.states[state], STATE_STYLE[state]) for state in states]
+        """One glyph for each column: the worst state that the breaker was in during that time."""
+        shown = [CircuitState.ACTIVE] * column
+        known = demo.tally.states
+        ends = [since for since, _ in known[1:]] + [demo.length]
+        for (since, state), end in zip(known, ends, strict=True):
+            first, last = (int(moment / demo.length * columns) for moment in (since, end))
+            for place in range(first, min(last + 1, column)):
+                shown[place] = max(shown[place], state, key=SEVERITY.index)
+        bar = [(self._glyphs.states[state], STATE_STYLE[state]) for state in shown]
         return [*bar, (" " * (columns - column), "")]
 
     def _row(self, label: str, bar: Line, value: str) -> Line:

@@ -28,7 +28,7 @@ WORDS: Final = {  # as everybody else calls the states
 class Circuit:
     """Asks and informs the strategy; the core counts who may pass."""
 
-    __slots__ = ("_engine", "_failures", "broken", "cause", "failure", "since")
+    __slots__ = ("_engine", "_failures", "broken", "cause", "failed", "failure", "since")
 
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
@@ -36,6 +36,7 @@ class Circuit:
         self.broken: float | None = None  # loop time at which it left ACTIVE; None: it is ACTIVE
         # The last failure that was reported, in words: its traceback has the variables of others.
         self.failure: str | None = None
+        self.failed: float | None = None  # loop time of that
         self._failures = 0  # how many were reported since the last switch
         self.cause: str | None = None  # the failure before the last switch, if there was one
 
@@ -186,7 +187,7 @@ class Circuit:
             return
         # What was in use when the breaker opened fails as well, and is not why it is open.
         if probe is None or engine.core.circuit is not CircuitState.INACTIVE or not self.failure:
-            self.failure = explained(error)
+            self.failure, self.failed = explained(error), engine.time()
         self._failures += 1
         strategy = engine.strategy
         if strategy is None:

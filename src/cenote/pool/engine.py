@@ -215,8 +215,8 @@ class Engine(EngineBase, Generic[T]):
         child.core.histograms = core.histograms
         if closed:
             child.core.move("close")
-        child.circuit.since, child.circuit.failure = self.circuit.since, self.circuit.failure
-        child.circuit.broken = self.circuit.broken
+        child.circuit.since, child.circuit.broken = self.circuit.since, self.circuit.broken
+        child.circuit.failure, child.circuit.failed = self.circuit.failure, self.circuit.failed
         child.signals.set(self.subscribers)
         child.skip_check_within, child.suspect_before = self.skip_check_within, self.suspect_before
         return child

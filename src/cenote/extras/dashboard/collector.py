@@ -166,6 +166,7 @@ class Watch:
         breaker = {
             "strategy": report.strategy,
             "failure": report.failure,
+            "failed": report.failed,
             "limit": report.recovering_limit,
         }
         if breaker != self.breaker:

@@ -74,6 +74,7 @@ class Report(NamedTuple):
     circuit_broken: int | None  # likewise; since when it has not been closed
     strategy: str | None
     failure: str | None
+    failed: int | None  # ms of the wall clock: when that was
     retry: int | None  # ms of the wall clock: when an open breaker lets a probe pass
     recovering_limit: int
     hooked: int
@@ -138,6 +139,7 @@ class Reader:
             circuit_broken=None if view.circuit_broken is None else self._ms(view.circuit_broken),
             strategy=None if view.strategy is None else type(view.strategy).__name__,
             failure=None if view.failure is None else text.clean(view.failure),
+            failed=None if view.failed is None else self._ms(view.failed),
             retry=self._retry(view),
             recovering_limit=view.recovering_limit,
             hooked=view.hooked,

@@ -210,7 +210,7 @@ function drawBreaker(pool, breaker, now) {
   const [word, meaning] = BREAKER_WORDS[pool.state];
   setText($('breaker-facts'), `${word}${since}${probed}: ${ENDING_WORDS[pool.phase] || meaning}${limit}${strategy}`);
   $('breaker-failure').hidden = !breaker.failure;
-  setText($('breaker-failure'), breaker.failure ? `Last failure: ${breaker.failure}` : '');
+  setText($('breaker-failure'), breaker.failure ? `Last failure, ${ago(breaker.failed)} ago: ${breaker.failure}` : '');
   drawStrip(changes, now);
   const shown = changes.slice(-6).reverse();
   $('changes').hidden = changes.length < 2;
