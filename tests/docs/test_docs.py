@@ -397,6 +397,12 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_every_item_of_a_list_begins_a_line() -> None:
+    """One that was wrapped into the line before stands behind the end of a sentence."""
+    swallowed = re.compile(r"^(?:- |  ).*[.:)] - [A-Z`*\[].*$", re.MULTILINE)
+    assert not [line for page in PAGES for line in swallowed.findall(page.read_text())]
+
+
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(
         re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2])
