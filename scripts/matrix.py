@@ -34,6 +34,7 @@ PYPY = (
     *("psycopg", "redis", "prometheus-client", "opentelemetry-sdk", "httpx"),
 )
 DATABASE = ("tests/sql", "tests/drivers")
+SERVER = "usr/sbin/mysqld"  # in the folder of MySQL
 
 # Who runs what: the name, the environment, and the arguments of pytest.
 SUITES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
@@ -140,22 +141,15 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def scratch_system(folder: Path, mysql: Path) -> System | None:
-    """The scratch system, with a copy of the project; None if there cannot be one."""
-    if not sys.platform.startswith("linux") or os.geteuid() != 0 or not shutil.which("apt-get"):
-        say("no scratch system of Debian unstable: that takes root on Debian")
-        return None
-    if subprocess.run(["scripts/unstable.sh", str(folder)], cwd=ROOT, check=False).returncode:
-        return None
+def can_install() -> bool:
+    """Whether scripts/unstable.sh and scripts/mysql.sh can make what is not there."""
+    linux = sys.platform.startswith("linux")
+    return linux and os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def scratch_system(folder: Path, mysql: Path) -> System:
+    """The scratch system, which need not be there yet; `make_scratch()` makes it."""
     source = folder.resolve() / "srv/cenote"
-    for room in ("src", "tests", "docs"):  # a file that is gone here must not stay there
-        for path in (source / room).rglob("*.*"):
-            if (
-                path.suffix in (".py", ".c", ".md")
-                and not (ROOT / path.relative_to(source)).exists()
-            ):
-                path.unlink()
-    subprocess.run(["scripts/copy.sh", str(source)], cwd=ROOT, check=True)
     environment = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
@@ -168,15 +162,33 @@ def scratch_system(folder: Path, mysql: Path) -> System | None:
     return System(source, enter, tuple(environment.items()))
 
 
+def make_scratch(folder: Path, source: Path) -> bool:
+    """Make the scratch system, and put a copy of the project as it is now into it."""
+    if subprocess.run(["scripts/unstable.sh", str(folder)], cwd=ROOT, check=False).returncode:
+        return False
+    for room in ("src", "tests", "docs"):  # a file that is gone here must not stay there
+        for path in (source / room).rglob("*.*"):
+            if (
+                path.suffix in (".py", ".c", ".md")
+                and not (ROOT / path.relative_to(source)).exists()
+            ):
+                path.unlink()
+    subprocess.run(["scripts/copy.sh", str(source)], cwd=ROOT, check=True)
+    return True
+
+
 def runs(options: argparse.Namespace) -> Iterator[Run]:
-    """All of them, in the order of the table."""
+    """Those that were asked for, in the order of the table. Nothing is made for that."""
     mysql = options.mysql.resolve()
-    if subprocess.run(["scripts/mysql.sh", str(mysql)], cwd=ROOT, check=False).returncode:
-        say("MySQL is not there: its runs are left out")
-    has_mysql = (mysql / "usr/sbin/mysqld").exists()
     here = System(ROOT, environment=(("CENOTE_MYSQL", str(mysql)),))
-    scratch = scratch_system(options.unstable, mysql) if options.unstable else None
+    scratch = None
+    if options.unstable and can_install():
+        scratch = scratch_system(options.unstable, mysql)
+    elif options.unstable:
+        say("no scratch system of Debian unstable: that takes root on Debian")
+    has_mysql = can_install() or (mysql / SERVER).exists()
     suites = ["native", "uvloop", "pure", *(["mysql"] if has_mysql else [])]
+    found: list[Run] = []
     for version in VERSIONS:
         python = find_python(version)
         system = here
@@ -185,12 +197,31 @@ def runs(options: argparse.Namespace) -> Iterator[Run]:
         if python is None:
             say(f"Python {version}: not found")
             continue
-        for suite in suites:
-            yield Run(version, python, suite, system)
+        found += [Run(version, python, suite, system) for suite in suites]
         if version == VERSIONS[0]:
-            yield Run(version, python, "oldest", system)
+            found.append(Run(version, python, "oldest", system))
     if scratch is not None:
-        yield Run("pypy", "pypy3", "pypy", scratch)
+        found.append(Run("pypy", "pypy3", "pypy", scratch))
+    for run in found:
+        if not options.only or any(re.match(pattern, run.name) for pattern in options.only):
+            yield run
+
+
+def prepared(chosen: Sequence[Run], options: argparse.Namespace) -> list[Run]:
+    """Make what these runs need. Return those that are possible then."""
+    missing = set()
+    # The suites of the scratch system use MySQL where it is there.
+    if any(run.suite == "mysql" or run.system.enter for run in chosen):
+        folder = str(options.mysql.resolve())
+        if subprocess.run(["scripts/mysql.sh", folder], cwd=ROOT, check=False).returncode:
+            missing.update(run for run in chosen if run.suite == "mysql")
+    scratch = [run for run in chosen if run.system.enter]
+    if scratch and not make_scratch(options.unstable, scratch[0].system.source):
+        missing.update(scratch)
+    for run in chosen:
+        if run in missing:
+            say(f"{run.name}: left out, what it needs could not be made")
+    return [run for run in chosen if run not in missing]
 
 
 def records() -> list[dict[str, Any]]:
@@ -270,14 +301,15 @@ def main() -> int:
     options = parser.parse_args()
 
     os.chdir(ROOT)
+    if options.list:
+        for run in runs(options):
+            print(run.name)
+        return 0
     RESULTS.mkdir(parents=True, exist_ok=True)
     if not options.table:
-        for run in runs(options):
-            if options.only and not any(re.match(pattern, run.name) for pattern in options.only):
-                continue
+        for run in prepared([*runs(options)], options):
             say(run.name)
-            if not options.list:
-                run(options.arguments)
+            run(options.arguments)
     found = records()
     print(table(found), reasons(found), sep="\n\n")
     if options.page:

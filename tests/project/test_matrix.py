@@ -110,3 +110,40 @@ def test_a_run_without_counts_is_a_failure(matrix: ModuleType) -> None:
     record = matrix.broken(matrix.Run("3.15", "python3.15", "native", matrix.System(ROOT)))
     assert record["failures"] == ["did not run"]
     assert matrix.table([record]).splitlines()[-1].split()[-4:] == ["1", "|", "0", "|"]
+
+
+def test_a_list_of_the_runs_makes_nothing(
+    matrix: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["--unstable", str(tmp_path / "unstable"), "--mysql", str(tmp_path / "mysql")]
+    monkeypatch.setattr(sys, "argv", ["matrix.py", "--list", *given])
+    monkeypatch.setattr(matrix, "find_python", lambda version: "python3")
+    monkeypatch.setattr(matrix, "can_install", lambda: True)
+    monkeypatch.setattr(matrix.subprocess, "run", lambda *a, **k: pytest.fail(f"it ran {a}"))
+    assert matrix.main() == 0
+    names = capsys.readouterr().out.splitlines()
+    assert {"3.11-native", "3.11-oldest", "3.15-mysql", "pypy-pypy"} <= {*names}
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_only_what_the_chosen_runs_need_is_made(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    outcome = subprocess.CompletedProcess(args=(), returncode=1)
+    monkeypatch.setattr(
+        matrix.subprocess, "run", lambda command, **_: ran.append(command[0]) or outcome
+    )
+    here = matrix.System(ROOT)
+    options = matrix.argparse.Namespace(mysql=Path("mysql"), unstable=Path("unstable"))
+    native, mysql = (matrix.Run("3.11", "python3", suite, here) for suite in ("native", "mysql"))
+    assert matrix.prepared([native], options) == [native]
+    assert ran == []
+    assert matrix.prepared([native, mysql], options) == [native]  # it cannot be made
+    assert ran == ["scripts/mysql.sh"]
+    pypy = matrix.Run("pypy", "pypy3", "pypy", matrix.scratch_system(Path("u"), Path("m")))
+    assert matrix.prepared([native, pypy], options) == [native]
+    assert ran[-1] == "scripts/unstable.sh"
