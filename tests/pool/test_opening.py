@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import sys
 import threading
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.kit import (
     started,
     styled,
 )
+from tests.support.waiting import WAIT
 
 # -- open() --------------------------------------------------------------------------------------
 
@@ -485,3 +487,25 @@ async def test_open_waits_for_the_undo_of_a_failed_open(make_pool):
         await first
     await second
     assert pool.count == 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+@pytest.mark.parametrize("kind", STYLES)
+async def test_open_ends_with_eager_tasks(make_pool, kind):
+    """A factory that does not suspend is done when its task is made."""
+    pool = make_pool(styled(kind, Thing), min_size=2)
+
+    def fail():
+        raise OSError("down")
+
+    down = make_pool(styled(kind, fail), min_size=2)
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)
+    try:
+        async with asyncio.timeout(WAIT):
+            await pool.open()
+            with pytest.raises(OSError, match="down"):
+                await down.open()
+    finally:
+        loop.set_task_factory(None)
+    assert (pool.idle_count, down.count) == (2, 0)

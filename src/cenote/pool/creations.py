@@ -55,10 +55,9 @@ class Creations:
     def fill(self, least: int = 0) -> None:
         """Start what is missing to min_size, or to `least`, unless the backend is full."""
         core = self._engine.core
-        if self.full is not None:
-            return
-        while core.shortage() or core.count + core.opening < least:
-            slot = core.permit_for_pool()
+        # Counted once: with eager tasks a factory has perhaps failed when start() returns.
+        for _ in range(max(core.shortage(), least - core.count - core.opening)):
+            slot = None if self.full is not None else core.permit_for_pool()
             if slot is None:
                 return
             self.start(slot)

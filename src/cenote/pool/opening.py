@@ -46,8 +46,9 @@ class Opening:
                 if core.circuit is CircuitState.INACTIVE:
                     raise engine.circuit.unavailable()
                 self._check_room()
+                change = engine.signals.next_change()
                 engine.step(engine.creations.fill, least)
-                await engine.signals.next_change()
+                await change
         except BaseException as error:
             listeners.remove(failures)
             # Another open() goes on, unless it gets the same failure.

@@ -143,8 +143,9 @@ class Signals:
             if not future.done():
                 future.set_result(None)
 
-    async def next_change(self) -> None:
-        """Wait for the next call of `changed`."""
+    def next_change(self) -> asyncio.Future[None]:
+        """The next call of `changed` ends it. To be asked for before what may bring the change:
+        with eager tasks a hook may be over when the call that began it returns."""
         future = asyncio.get_running_loop().create_future()
         self._changes.append(future)
-        await future
+        return future
