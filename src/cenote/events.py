@@ -6,12 +6,11 @@ programs may compare them with plain ones, and logs, JSON and metrics show nothi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import CodeType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
 from .errors import HookTimeoutError
 from .mask import explained
@@ -122,6 +121,28 @@ class PoolEvent:
         if self.error is not None:
             parts.append(f"error=<{explained(self.error)}>")
         return f"PoolEvent({', '.join(parts)})"
+
+
+def _refuse_change(self: Counts, *args: Any, **kwargs: Any) -> Never:
+    raise TypeError("a snapshot of a pool cannot be changed; copy it with dict()")
+
+
+class Counts(dict[str, int]):
+    """How often each reason occurred, read-only; one that did not counts 0.
+
+    A dict, so that `dataclasses.asdict()`, pickle and json take the snapshot that it is part of.
+    """
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse_change
+    clear = pop = popitem = _refuse_change
+    setdefault = update = _refuse_change  # pyright: ignore[reportAssignmentType]
+
+    def __missing__(self, reason: str) -> int:
+        return 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +276,7 @@ class Totals:
 
     def refused_by_reason(self) -> Mapping[str, int]:
         """How many acquires were refused, read-only; a reason that did not occur counts 0."""
-        return MappingProxyType(Counter({str(why): n for why, n in self.refused.items()}))
+        return Counts({str(why): n for why, n in self.refused.items()})
 
     def snapshot(self, core: Any) -> Stats:
         # The counts first, together: another thread may be the reader.
@@ -269,7 +290,7 @@ class Totals:
             destroying=core.closing,
             created=self.created,
             # Plain strings as keys: some serializers refuse a subclass of str.
-            destroyed=MappingProxyType({str(why): n for why, n in self.destroyed.items()}),
+            destroyed=Counts({str(why): n for why, n in self.destroyed.items()}),
             begun=core.begun,
             acquired=core.acquired,
             released=core.released,

@@ -31,6 +31,13 @@ def label(name: str | None) -> str:
     return "pool" if name is None else f"pool {name!r}"
 
 
+def not_copied(kind: str) -> TypeError:
+    return TypeError(
+        f"a {kind} cannot be copied or pickled: what it holds belongs to this process. Use it by "
+        f"reference, and make one in each process"
+    )
+
+
 def seconds(value: float) -> str:
     """Return a duration for people: `0.09 ms`, `2.5 ms`, `0.25 s`, `5.0 s`, `42 s`."""
     if value >= 10:

@@ -1,7 +1,10 @@
 """Counts, statistics and the repr of a pool."""
 
 import asyncio
+import copy
 import dataclasses
+import json
+import pickle
 import random
 
 import pytest
@@ -306,6 +309,33 @@ async def test_stats_are_a_frozen_snapshot(make_pool):
         after.destroyed["discarded"] = 5
     pool.discard(await pool.acquire())
     assert after.destroyed == {"discarded": 1}
+
+
+async def test_stats_become_data_of_other_kinds(make_pool):
+    pool = make_pool(Thing)
+    pool.discard(await pool.acquire())
+    pool.deactivate()
+    with pytest.raises(cenote.ServiceUnavailableError):
+        await pool.acquire()
+    lane = pool.lane("batch")
+    for stats in (pool.stats(), lane.stats()):
+        data = dataclasses.asdict(stats)
+        assert json.loads(json.dumps(data)) == data
+        assert pickle.loads(pickle.dumps(stats)) == copy.deepcopy(stats) == stats
+    stats = pool.stats()
+    assert (stats.destroyed["discarded"], stats.refused["circuit"]) == (1, 1)
+    assert stats.destroyed["max_uses"] == stats.refused["shed"] == 0
+    counts = pickle.loads(pickle.dumps(stats)).destroyed
+    for change in (counts.clear, counts.popitem, lambda: counts.update(closed=1)):
+        with pytest.raises(TypeError, match="cannot be changed"):
+            change()
+
+
+async def test_a_pool_is_neither_copied_nor_pickled(make_pool):
+    for shared in (make_pool(Thing), cenote.Database("sqlite:///:memory:")):
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="make one in each process"):
+                duplicate(shared)
 
 
 def test_the_fields_of_stats():

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Never, Self, TypeVar, Unpack, overload
 
 from .. import messages, options
 from .._fast import FastPath, adopt
@@ -325,6 +325,9 @@ class Pool(FastPath[T], Generic[T]):
 
     def __bool__(self) -> bool:
         return True
+
+    def __reduce__(self) -> Never:
+        raise messages.not_copied("Pool")
 
     def __repr__(self) -> str:
         core = self._engine.core

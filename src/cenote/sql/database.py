@@ -8,11 +8,12 @@ from functools import partial
 from inspect import signature
 from logging import WARNING
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Literal, Never, Self, TypeVar, TypeVarTuple, Unpack
 
 from .. import options
 from ..errors import PoolError
 from ..log import log
+from ..messages import not_copied
 from ..options import CommonOptions
 from ..pool import Pool, registry
 from . import task_transaction
@@ -142,6 +143,9 @@ class Database(TextVerbs):
 
     def __repr__(self) -> str:
         return f"<Database {self._masked}{' closed' if self._loop_databases.closed else ''}>"
+
+    def __reduce__(self) -> Never:
+        raise not_copied("Database")
 
     # -- statements ------------------------------------------------------------------------------
 
