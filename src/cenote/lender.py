@@ -37,8 +37,9 @@ class Loan(Protocol):
         """A word by which the backend is to know what is made for this loan, where it can."""
         ...
 
-    def audit_by(self, count: Callable[[str], Awaitable[int]]) -> None:
-        """This pool can count at the backend what has a mark, that of another loan as well."""
+    def audit_by(self, count: Callable[[str], Awaitable[int]], making: int | None) -> None:
+        """This pool can count at the backend what has a mark, that of another loan as well, but for
+        what is being made: of that this pool never has more than `making` at once, if not None."""
 
     def resized(self, least: int, most: int) -> None:
         """The program has resized the pool: `most` is what it may have at most from now on. If it

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import cenote
-from cenote.testing import advance
+from cenote.testing import advance, now
 from tests.support.fleet_world import World
 from tests.support.kit import acquiring
 
@@ -43,6 +43,8 @@ async def test_a_silent_member_is_charged_what_it_has():
         assert [each.silent for each in await other.fleet.members()] == [True, False]
         await give_back(first, one)  # to its part, 15
         await advance(5)
+        assert (first.occupied, second.active_count) == (15, 13)  # two may be on their way
+        await advance(60)  # by now the server has given them up
         assert (first.occupied, second.active_count) == (15, 15)
         process.away = False
         await advance(5)
@@ -70,6 +72,58 @@ async def test_a_member_that_has_died_is_counted_out():
 
 
 @pytest.mark.virtual_time
+async def test_what_a_silent_member_is_opening_is_not_lent_to_others():
+    async with World(30) as world:
+        process, other = world.process(), world.process()
+        first = process.pool(max_size=30, marks=True)
+        second = other.pool(max_size=30, marks=True)
+        one = await held(first, 1)
+        two = await held(second, 1)
+        await advance(5)
+        world.backend.slow = 40.0
+        one += await held(first, 2)
+        await advance(1)
+        assert (first.active_count, first.occupied) == (1, 3)  # two that no count shows
+        process.away, world.backend.slow = True, 0.0
+        two += await held(second, 29)
+        await advance(20)
+        assert [each.silent for each in await other.fleet.members()] == [True, False]
+        assert (first.occupied, second.active_count) == (3, 27)
+        await advance(20)
+        assert (first.active_count, second.active_count) == (3, 27)
+        world.debts = True  # it comes back with its part
+        process.away = False
+        await advance(5)
+        await give_back(first, one)
+        await give_back(second, two)
+
+
+@pytest.mark.virtual_time
+async def test_what_a_silent_member_opens_later_is_counted_as_well():
+    async with World(30) as world:
+        world.checks = False  # cut off, it may have its part
+        process, other = world.process(), world.process()
+        first = process.pool(max_size=30, marks=True)
+        second = other.pool(max_size=30, marks=True)
+        one = await held(first, 1)
+        two = await held(second, 1)
+        await advance(5)
+        process.away = True
+        two += await held(second, 29)
+        await advance(15)
+        assert second.active_count == 27
+        one += await held(first, 9)
+        await advance(5)
+        assert first.active_count == 10
+        [row, _] = world.reference.members(now())
+        assert (row.silent, row.held) == (True, 12)
+        assert second.max_size == 18  # it gives back what is too many
+        process.away = False
+        await give_back(first, one)
+        await give_back(second, two)
+
+
+@pytest.mark.virtual_time
 async def test_a_count_that_fails_is_made_again():
     async with World(30) as world:
         process, other = world.process(), world.process()
@@ -85,7 +139,7 @@ async def test_a_count_that_fails_is_made_again():
         assert row.charge > 1
         world.backend.down = False
         await advance(5)
-        assert row.charge == 1
+        assert row.charge == 1 + 2  # that it may be opening
         process.away = False
 
 
@@ -103,8 +157,8 @@ class MarkingLender:
     def opened(self, pool):
         return self
 
-    def audit_by(self, count):
-        self.count = count
+    def audit_by(self, count, making):
+        self.count, self.making = count, making
 
     def begun(self):
         begun = asyncio.get_running_loop().create_future()
@@ -138,6 +192,7 @@ async def test_postgresql_counts_what_has_a_mark(postgres_server, driver, name):
             assert shown.endswith(MARK)
             assert shown.startswith("cenote" if name is None else "a name of the user's")
             assert await group.create_task(lender.count(MARK)) == 2  # that of the count as well
+        assert lender.making == 4
         assert await lender.count("cenote:of another") == 0
         await db.execute("set search_path = public")  # it is reset, and marked still
         assert (await db.fetch_val("show application_name")).endswith(MARK)

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from cenote.testing import FaultProxy
 from tests.support.fleet_process import FleetProcess
 from tests.support.waiting import WAIT
 
@@ -50,9 +51,10 @@ class Site:
         """What the server has refused since the beginning."""
         return [line for line in self.log()[self.began :].splitlines() if "too many" in line]
 
-    async def process(self, most=10, least=1, **options):
+    async def process(self, most=10, least=1, database=None, **options):
+        """`database`: the URL of the server, if not its socket."""
         options = {"budget": self.budget, "ttl": 2.0, "path": self.path, "name": "shop", **options}
-        url = self.server.url.replace("postgres@", f"{self.role}@")
+        url = (database or self.server.url).replace("postgres@", f"{self.role}@")
         process = FleetProcess(url, least=least, most=most, **options)
         return await self.stack.enter_async_context(process)
 
@@ -80,6 +82,10 @@ async def counts(*processes):
 
 async def has(process, number):
     return (await process.count())["occupied"] >= number
+
+
+async def has_open(process, number):
+    return (await process.count())["open"] >= number
 
 
 async def test_what_one_process_does_not_use_another_has(site):
@@ -181,7 +187,7 @@ async def test_who_is_paused_beyond_the_ttl_is_counted(postgres_server, redis_se
         options = {"url": redis_server.url, "path": None, "ttl": 1.0, "name": site.role}
         first, second = await site.process(**options), await site.process(**options)
         await first.ask("work", 20, 0.01)
-        await until(lambda: has(first, 10))  # all: none is being opened when it is paused
+        await until(lambda: has_open(first, 10))
         first.signal(signal.SIGSTOP)
         await second.ask("work", 20, 0.01)
 
@@ -197,6 +203,39 @@ async def test_who_is_paused_beyond_the_ttl_is_counted(postgres_server, redis_se
         await until(lambda: serves(first))
         await until(lambda: has(second, 6))
         assert (await first.count())["errors"] == (await second.count())["errors"] == []
+
+
+async def test_what_a_paused_process_was_opening_is_not_lent_to_others(
+    postgres_server, redis_server, tmp_path
+):
+    """The server does not know yet whose they are, and finishes them when the process goes on."""
+    with FaultProxy(postgres_server.host, postgres_server.port) as line:
+        async with Site(postgres_server, tmp_path) as site:
+            await site.watcher.execute(f"alter role {site.role} password 'secret'")
+            await site.watcher.execute(f"alter role {site.role} set log_statement = 'all'")
+            options = {"url": redis_server.url, "path": None, "ttl": 1.0, "name": site.role}
+            url = postgres_server.tcp_url(user=site.role, password="secret")
+            url = url.replace(f":{postgres_server.port}/", f":{line.port}/")
+            first = await site.process(**options, database=url)
+            second = await site.process(most=BUDGET, **options)
+            line.hold_replies()
+            await first.ask("work", 20, 0.01)
+            await until(lambda: has(first, 5))
+            assert (await first.count())["open"] == 1  # four are being opened, which is the most
+            first.signal(signal.SIGSTOP)
+            line.hold_replies(False)
+            await second.ask("work", 20, 0.01)
+
+            async def is_counted_often():
+                return site.log()[site.began :].count("where application_name like") >= 6
+
+            await until(is_counted_often)
+            await until(lambda: has_open(second, BUDGET - 1 - 4))
+            assert await site.sessions() == BUDGET - 4
+            first.signal(signal.SIGCONT)
+            await until(lambda: serves(first))
+            await until(lambda: has_open(second, 6))
+            assert (await first.count())["errors"] == (await second.count())["errors"] == []
 
 
 async def test_a_forked_child_is_a_member_of_its_own(site):

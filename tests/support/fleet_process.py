@@ -75,6 +75,7 @@ class Program:
             "served": served,
             "size": pool.max_size,
             "occupied": pool.occupied,
+            "open": pool.active_count + pool.idle_count,
             "errors": self.errors,
         }
 

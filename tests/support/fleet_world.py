@@ -94,7 +94,10 @@ class Process:
         world.processes[str(self.number)] = self
 
     def pool(self, *, marks: bool = False, **options: Any) -> cenote.Pool[Any]:
-        """`marks`: the backend knows whose resources are whose, and counts them."""
+        """`marks`: the backend knows whose resources are whose, and counts them, but for those that
+        are being opened: two at most."""
+        if marks:
+            options["max_creating"] = 2
         backend = self.world.backend
 
         async def connect() -> object:

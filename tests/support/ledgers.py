@@ -148,6 +148,7 @@ class LedgerMachine(RuleBasedStateMachine):
         budget=st.sampled_from([30, 30, 30, 12, 3, 1]),
         late=st.sampled_from([False, False, False, True]),
         audit=st.booleans(),
+        making=st.sampled_from([0, 2, 9]),
         breaker=st.sampled_from(["ACTIVE", "INACTIVE", None]),
         epoch=st.sampled_from([0, 0, 0, 1, 2]),
     )
@@ -159,7 +160,9 @@ class LedgerMachine(RuleBasedStateMachine):
         member=st.sampled_from(MEMBERS),
         need=st.none() | st.integers(0, 9),
         keep=st.none() | st.integers(0, 9),
-        field=st.sampled_from([*[None] * 8, "audit", "breaker", "floor", "ceiling", "budget"]),
+        field=st.sampled_from(
+            [*[None] * 8, "audit", "breaker", "floor", "ceiling", "budget", "making"]
+        ),
     )
     def sync_again(self, member, need, keep, field):
         """A beat of a member with little that is new."""
@@ -167,7 +170,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if row is None:
             return
         new = {"audit": not row.last.audit, "breaker": "RECOVERING", "floor": 2, "ceiling": 19,
-               "budget": 29}  # fmt: skip
+               "budget": 29, "making": 7}  # fmt: skip
         fields = {} if field is None else {field: new[field]}
         if need is not None:
             fields["need"] = need
@@ -235,7 +238,7 @@ class LedgerMachine(RuleBasedStateMachine):
         member = "a" if other or ballot.prober is None else ballot.prober
         self.compare("verdict", self.connection_of(member), member, ballot.epoch - off, up=up)
 
-    @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, BEAT, 3.0, 2 * BEAT, 5.0, TTL, 3 * TTL]))
+    @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, BEAT, 3.0, 2 * BEAT, 5.0, TTL, 3 * TTL, 6 * TTL]))
     def pass_time(self, seconds):
         self.now += seconds
 

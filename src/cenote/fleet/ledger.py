@@ -82,6 +82,7 @@ class Sync:
             circuit breaker of the fleet.
         epoch: The newest epoch of the fleet's circuit breaker that it knows. A ledger that knows
             only an older one has lost its state, and goes on from here.
+        making: How many it opens at once at most: an audit does not see what is being opened.
     """
 
     member: str
@@ -98,6 +99,7 @@ class Sync:
     audit: bool = False
     breaker: str | None = None
     epoch: int = 0
+    making: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +227,8 @@ class Ledger(Protocol):
         ...
 
     async def settle(self, member: str, counted: int) -> None:
-        """The result of an audit: a silent member has this many resources. Changes nothing if it is
-        not silent any more."""
+        """The result of an audit: a silent member has this many resources, and may have more that
+        are being opened, see `Sync.making`. Changes nothing if it is not silent any more."""
 
     async def vote(self, member: str, epoch: int, *, down: bool) -> FleetCircuit:
         """Say what a member has found out about the backend: ACTIVE and `down`: SUSPECT from now

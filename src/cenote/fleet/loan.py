@@ -108,6 +108,7 @@ class MemberLoan:
         self._task: asyncio.Task[None] | None = None  # the request under way
         self._audit: asyncio.Task[None] | None = None  # the audit under way
         self._count_marked: Callable[[str], Awaitable[int]] | None = None
+        self._making = 0  # how many are made at once at most: nobody can count them
         self._again = False  # after that one follows another
         self._paused = False  # the last one was too late because of this process
         self._warned = False  # that the ledger cannot be reached
@@ -164,10 +165,11 @@ class MemberLoan:
         """See `Loan`."""
         return mark_of(self.member) if self._count_marked is not None else None
 
-    def audit_by(self, count: Callable[[str], Awaitable[int]]) -> None:
+    def audit_by(self, count: Callable[[str], Awaitable[int]], making: int | None) -> None:
         """See `Loan`."""
         if self._fleet.config.audits:
             self._count_marked = count
+            self._making = self._fleet.config.budget if making is None else making
 
     def closed(self) -> asyncio.Future[None] | None:
         """See `Loan`."""
@@ -411,6 +413,7 @@ class MemberLoan:
             audit=self._count_marked is not None,
             breaker=None if circuit is None else circuit.state,
             epoch=0 if circuit is None else circuit.epoch,
+            making=min(self._making, lease.ceiling),
         )
         del pool  # it may be dropped meanwhile
         grant = await self._ledger.sync(request)

@@ -23,6 +23,7 @@ local PATIENCE, SUSPECT_FOR, PROBE_EVERY, PROBE_LEASE = 0.5, 3, 1, 3
 local ACTIVE, SUSPECT, INACTIVE = 0, 1, 2
 local CROWDED, SCARCE, AMPLE = 0, 1, 2
 local AUDIT, SILENT, BREAKER = 1, 2, 4  -- flags of a row
+local OPENING = 60
 local KEPT, KEEP_EVERY = 86400, 3600  -- seconds for which an abandoned fleet is kept
 local huge = math.huge
 local min, max, floor_of = math.min, math.max, math.floor
@@ -31,8 +32,8 @@ local call = redis.call
 -- -- what is kept ---------------------------------------------------------------------------------
 
 local META_FORMAT = '<' .. string.rep('d', 28)
-local ROW_FORMAT = '<ddddddddddB'
-local ROW_SIZE = 81
+local ROW_FORMAT = '<dddddddddddB'
+local ROW_SIZE = 89
 
 local lines, heard, growing, used, count, skew, kept, next_end  -- of the fleet
 local state, epoch, since, retry, leased, prober  -- of the breaker
@@ -150,7 +151,7 @@ if operation == 'sync' and settled == 1 and silent == 0 and now < next_end
     if not text then
       break
     end
-    local seq, charge, raw_need, floor, ceiling, cap, _, line, _, _, flags =
+    local seq, charge, raw_need, floor, ceiling, cap, _, line, _, _, _, flags =
       struct.unpack(ROW_FORMAT, text)
     local _, need = demand(floor, raw_need, ceiling)
     local member, new_seq, keep, new_raw_need = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]),
@@ -181,7 +182,7 @@ if operation == 'sync' and settled == 1 and silent == 0 and now < next_end
     used = used - charge + held
     heard = now
     call('HSET', ROWS, member, struct.pack(ROW_FORMAT, new_seq, held, new_raw_need, floor, ceiling,
-      cap, held, line, now + ttl, 0, flags) .. ARGV[14])
+      cap, held, line, now + ttl, 0, tonumber(ARGV[15]), flags) .. ARGV[14])
     result = answer(now, 1, held, mine, 0, others > 0 and 1 or 0, share_of(floor, ceiling, line), {})
   until true
 end
@@ -198,7 +199,7 @@ end
 
 -- Every row, in the order of age.
 local n, member_of, index_of = 0, nil, nil
-local seq, charge, need, raw_need, floor, ceiling, cap, asked, line, ends, counting, flags
+local seq, charge, need, raw_need, floor, ceiling, cap, asked, line, ends, counting, making, flags
 local text_of = nil  -- the whole row
 local living = nil  -- false for a silent one
 
@@ -212,7 +213,7 @@ local function read_rows()
   end
   index_of, seq, charge, need, floor, ceiling, cap = {}, {}, {}, {}, {}, {}, {}
   asked, line, ends, counting, flags, text_of, raw_need = {}, {}, {}, {}, {}, {}, {}
-  living = {}
+  living, making = {}, {}
   for i = 1, n do
     index_of[member_of[i]] = i
   end
@@ -223,7 +224,7 @@ local function read_rows()
     end
     text_of[i] = raw[k + 1]
     seq[i], charge[i], raw_need[i], floor[i], ceiling[i], cap[i], asked[i], line[i], ends[i],
-      counting[i], flags[i] = struct.unpack(ROW_FORMAT, raw[k + 1])
+      counting[i], making[i], flags[i] = struct.unpack(ROW_FORMAT, raw[k + 1])
     floor[i], need[i] = demand(floor[i], raw_need[i], ceiling[i])
     living[i] = flags[i] % (2 * SILENT) < SILENT
   end
@@ -248,7 +249,7 @@ end
 
 local function save_row(i)
   call('HSET', ROWS, member_of[i], struct.pack(ROW_FORMAT, seq[i], charge[i], raw_need[i], floor[i],
-    ceiling[i], cap[i], asked[i], line[i], ends[i], counting[i], flags[i]) .. shown_of(i))
+    ceiling[i], cap[i], asked[i], line[i], ends[i], counting[i], making[i], flags[i]) .. shown_of(i))
 end
 
 -- `shown` is a JSON array; the process is its first two elements.
@@ -612,6 +613,7 @@ local function advance(now, always)
         if has(i, AUDIT) and charge[i] > 0 then
           flags[i] = flags[i] + SILENT
           counting[i] = 0
+          asked[i] = charge[i]  -- of a silent one: what it had
           count_process(shown_of(i), -1)
           save_row(i)
         else
@@ -648,7 +650,7 @@ local function read_request()
     member = ARGV[5], seq = tonumber(ARGV[6]), keep = tonumber(ARGV[7]),
     raw_need = tonumber(ARGV[8]), raw_floor = tonumber(ARGV[9]), ceiling = tonumber(ARGV[10]),
     budget = tonumber(ARGV[11]), flags = tonumber(ARGV[12]), epoch = tonumber(ARGV[13]),
-    shown = ARGV[14],
+    shown = ARGV[14], making = tonumber(ARGV[15]),
   }
   r.floor, r.need = demand(r.raw_floor, r.raw_need, r.ceiling)
   return r
@@ -685,7 +687,7 @@ local function sync(now)
   end
   seq[i], charge[i], raw_need[i], need[i] = r.seq, r.keep, r.raw_need, r.need
   floor[i], ceiling[i], cap[i], flags[i] = r.floor, r.ceiling, r.budget, r.flags
-  asked[i], ends[i], counting[i] = 0, now + ttl, 0
+  asked[i], ends[i], counting[i], making[i] = 0, now + ttl, 0, r.making
   text_of[i] = string.rep(' ', ROW_SIZE) .. r.shown
   heard = now
   learn(r.epoch, now)
@@ -744,7 +746,9 @@ local OPERATIONS = {
     if not i or not has(i, SILENT) then
       return
     end
-    charge[i] = min(charge[i], tonumber(ARGV[6]))
+    local counted = tonumber(ARGV[6])
+    local more = counted > 0 and now < ends[i] + OPENING and making[i] or 0
+    charge[i] = min(asked[i], counted + more)
     if charge[i] == 0 then
       delete_row(i)
     else

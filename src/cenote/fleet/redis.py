@@ -148,7 +148,7 @@ class RedisLedger:
             await self._request(
                 "sync", request.member, request.seq, request.keep, request.need, request.floor,
                 request.ceiling, request.budget, flags, request.epoch,
-                json.dumps(shown, separators=(",", ":")),
+                json.dumps(shown, separators=(",", ":")), request.making,
             )
         )  # fmt: skip
         return Grant(

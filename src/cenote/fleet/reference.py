@@ -17,6 +17,7 @@ from .ledger import FleetCircuit, Grant, MemberRow, News, Sync
 from .shares import Demand, divide, equal_parts, turn_at
 
 GRACE: Final = 2.0  # beats in which a ledger that knew nothing, or was away, gives newcomers only
+OPENING: Final = 60.0  # seconds after which a server has ended what was not opened by then
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class LedgerRow:
     asked: int  # what its `max_size` will come down to after the last answer
     silent: bool = False
     counting_until: float = 0.0  # silent: somebody counts what it has
+    most: int = 0  # silent: what it was charged when its lease ended
 
     @property
     def demand(self) -> Demand:
@@ -123,7 +125,9 @@ class ReferenceLedger:
         row = self.rows.get(member)
         if row is None or not row.silent:
             return
-        row.charge = min(row.charge, counted)
+        # One that has nothing at all has died; another one may be paused in the middle of opening.
+        making = row.last.making if counted and now < row.ends + OPENING else 0
+        row.charge = min(row.most, counted + making)
         if not row.charge:
             del self.rows[member]
         self._wake(self._parts(now), now)
@@ -216,7 +220,7 @@ class ReferenceLedger:
             if row.silent or now < row.ends:
                 continue
             if row.last.audit and row.charge:
-                row.silent = True
+                row.silent, row.most = True, row.charge
             else:
                 del self.rows[member]
 

@@ -45,7 +45,8 @@ class Lending:
             self.least, self.most = engine.core.min_size, engine.core.max_size
             self.loan = engine.call_out(self._lender.opened, engine.pool)
             if self.count_marked is not None:
-                engine.call_out(self.loan.audit_by, self.count_marked)
+                making = engine.settings.max_creating
+                engine.call_out(self.loan.audit_by, self.count_marked, making)
 
     def end(self) -> None:
         """The pool is closed, or was never opened after all, and nothing is left."""
