@@ -50,7 +50,7 @@ failed=0
 set -m
 background native 3 "$@" &
 native=$!
-CENOTE_PURE=1 background pure 1 -q -m 'not once and not driver' "$@" &
+CENOTE_PURE=1 background pure 1 -q -m 'not once and not driver and not coreless' "$@" &
 pure=$!
 groups=("$native" "$pure")
 set +m

@@ -17,6 +17,13 @@ async def held(pool, number):
     return [acquiring(pool) for _ in range(number)]
 
 
+def two_members(world):
+    """The process of the first, both pools, and the process of the second."""
+    process, other = world.process(), world.process()
+    pools = [each.pool(max_size=30, marks=True) for each in (process, other)]
+    return process, *pools, other
+
+
 async def give_back(pool, tasks):
     for task in tasks:
         if task.done():
@@ -29,9 +36,7 @@ async def give_back(pool, tasks):
 @pytest.mark.virtual_time
 async def test_a_silent_member_is_charged_what_it_has():
     async with World(30) as world:
-        process, other = world.process(), world.process()
-        first = process.pool(max_size=30, marks=True)
-        second = other.pool(max_size=30, marks=True)
+        process, first, second, other = two_members(world)
         one = await held(first, 20)
         two = await held(second, 1)
         await advance(5)
@@ -55,9 +60,7 @@ async def test_a_silent_member_is_charged_what_it_has():
 @pytest.mark.virtual_time
 async def test_a_member_that_has_died_is_counted_out():
     async with World(30) as world:
-        process, other = world.process(), world.process()
-        first = process.pool(max_size=30, marks=True)
-        second = other.pool(max_size=30, marks=True)
+        process, first, second, _ = two_members(world)
         one = await held(first, 20)
         await advance(5)
         process.away = True  # and dead: the backend has closed everything
@@ -72,11 +75,9 @@ async def test_a_member_that_has_died_is_counted_out():
 
 
 @pytest.mark.virtual_time
-async def test_what_a_silent_member_is_opening_is_not_lent_to_others():
+async def test_what_a_silent_member_is_opening_stays_charged():
     async with World(30) as world:
-        process, other = world.process(), world.process()
-        first = process.pool(max_size=30, marks=True)
-        second = other.pool(max_size=30, marks=True)
+        process, first, second, other = two_members(world)
         one = await held(first, 1)
         two = await held(second, 1)
         await advance(5)
@@ -102,9 +103,7 @@ async def test_what_a_silent_member_is_opening_is_not_lent_to_others():
 async def test_what_a_silent_member_opens_later_is_counted_as_well():
     async with World(30) as world:
         world.checks = False  # cut off, it may have its part
-        process, other = world.process(), world.process()
-        first = process.pool(max_size=30, marks=True)
-        second = other.pool(max_size=30, marks=True)
+        process, first, second, other = two_members(world)
         one = await held(first, 1)
         two = await held(second, 1)
         await advance(5)

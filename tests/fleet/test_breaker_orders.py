@@ -20,7 +20,7 @@ from cenote.testing import now
 from tests.support.interleavings import interleavings
 from tests.support.memory_ledger import MemoryStore
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.once]  # ledgers only
 
 TTL = 60.0  # no lease ends meanwhile
 STEPS = ("vote", "claim", "verdict")

@@ -13,7 +13,11 @@ from tests.support.fleet_process import FleetProcess
 from tests.support.waiting import WAIT
 
 pytest.importorskip("asyncpg")
-pytestmark = [pytest.mark.real_time("talks to real processes and servers"), pytest.mark.driver]
+pytestmark = [
+    pytest.mark.real_time("talks to real processes and servers"),
+    pytest.mark.driver,
+    pytest.mark.once,  # the processes have loops of their own
+]
 
 BUDGET = 12
 numbers = itertools.count(1)
@@ -58,6 +62,9 @@ class Site:
         process = FleetProcess(url, least=least, most=most, **options)
         return await self.stack.enter_async_context(process)
 
+    async def two_processes(self, **options):
+        return await asyncio.gather(self.process(**options), self.process(**options))
+
     async def sessions(self):
         return await self.watcher.fetchval(
             "select count(*) from pg_stat_activity where usename = $1", self.role
@@ -90,11 +97,11 @@ async def has_open(process, number):
 
 async def test_what_one_process_does_not_use_another_has(site):
     async with site:
-        first, second = await site.process(), await site.process()
-        await first.ask("work", 20, 0.01)
+        first, second = await site.two_processes()
+        await first.ask("work", 20, 0.05)
         await until(lambda: has(first, 10))
-        await first.ask("work", 0, 0.01)
-        await second.ask("work", 20, 0.01)
+        await first.ask("work", 0, 0.05)
+        await second.ask("work", 20, 0.05)
         await until(lambda: has(second, 10))
         assert (await first.count())["occupied"] <= 2
         for process in (first, second):
@@ -103,10 +110,10 @@ async def test_what_one_process_does_not_use_another_has(site):
 
 async def test_a_killed_process_returns_what_it_had(site):
     async with site:
-        first, second = await site.process(), await site.process()
-        await first.ask("work", 20, 0.01)
+        first, second = await site.two_processes()
+        await first.ask("work", 20, 0.05)
         await until(lambda: has(first, 10))
-        await second.ask("work", 20, 0.01)
+        await second.ask("work", 20, 0.05)
         await until(lambda: has(second, 6))
         await first.kill()
         await until(lambda: has(second, 10))
@@ -116,9 +123,9 @@ async def test_a_killed_process_returns_what_it_had(site):
 
 async def test_a_paused_process_keeps_what_it_had(site):
     async with site:
-        first, second = await site.process(ttl=0.5), await site.process(ttl=0.5)
+        first, second = await site.two_processes(ttl=0.5)
         for process in (first, second):
-            await process.ask("work", 20, 0.01)
+            await process.ask("work", 20, 0.05)
         await until(lambda: has(first, 6))
         await until(lambda: has(second, 6))
         first.signal(signal.SIGSTOP)
@@ -142,11 +149,11 @@ async def test_a_deploy_works_without_an_error(site):
     async with site:
         old = await asyncio.gather(*(site.process() for _ in range(2)))
         for process in old:
-            await process.ask("work", 10, 0.01)
+            await process.ask("work", 10, 0.05)
         await until(lambda: everybody_serves(old))
         new = await asyncio.gather(*(site.process() for _ in range(2)))
         for process in new:
-            await process.ask("work", 10, 0.01)
+            await process.ask("work", 10, 0.05)
         await until(lambda: everybody_serves(new))
         for process in old:
             assert (await process.count())["errors"] == []
@@ -168,7 +175,7 @@ async def test_more_processes_than_budget_take_turns(postgres_server, tmp_path):
     async with Site(postgres_server, tmp_path, 2) as site:
         processes = await asyncio.gather(*(site.process(least=0) for _ in range(4)))
         for process in processes:
-            await process.ask("work", 2, 0.01)
+            await process.ask("work", 2, 0.05)
         seen = set()
 
         async def all_served():
@@ -185,11 +192,11 @@ async def test_who_is_paused_beyond_the_ttl_is_counted(postgres_server, redis_se
     """With Redis only the server knows what a silent process has."""
     async with Site(postgres_server, tmp_path) as site:
         options = {"url": redis_server.url, "path": None, "ttl": 1.0, "name": site.role}
-        first, second = await site.process(**options), await site.process(**options)
-        await first.ask("work", 20, 0.01)
+        first, second = await site.two_processes(**options)
+        await first.ask("work", 20, 0.05)
         await until(lambda: has_open(first, 10))
         first.signal(signal.SIGSTOP)
-        await second.ask("work", 20, 0.01)
+        await second.ask("work", 20, 0.05)
 
         async def is_silent():
             return len(await second.ask("silent")) == 1
@@ -205,7 +212,7 @@ async def test_who_is_paused_beyond_the_ttl_is_counted(postgres_server, redis_se
         assert (await first.count())["errors"] == (await second.count())["errors"] == []
 
 
-async def test_what_a_paused_process_was_opening_is_not_lent_to_others(
+async def test_what_a_paused_process_was_opening_stays_charged(
     postgres_server, redis_server, tmp_path
 ):
     """The server does not know yet whose they are, and finishes them when the process goes on."""
@@ -219,12 +226,12 @@ async def test_what_a_paused_process_was_opening_is_not_lent_to_others(
             first = await site.process(**options, database=url)
             second = await site.process(most=BUDGET, **options)
             line.hold_replies()
-            await first.ask("work", 20, 0.01)
+            await first.ask("work", 20, 0.05)
             await until(lambda: has(first, 5))
             assert (await first.count())["open"] == 1  # four are being opened, which is the most
             first.signal(signal.SIGSTOP)
             line.hold_replies(False)
-            await second.ask("work", 20, 0.01)
+            await second.ask("work", 20, 0.05)
 
             async def is_counted_often():
                 return site.log()[site.began :].count("where application_name like") >= 6
@@ -241,7 +248,7 @@ async def test_what_a_paused_process_was_opening_is_not_lent_to_others(
 async def test_a_forked_child_is_a_member_of_its_own(site):
     async with site:
         first = await site.process()
-        await first.ask("work", 5, 0.01)
+        await first.ask("work", 5, 0.05)
         await until(lambda: serves(first))
         assert await first.ask("fork") == [7, 1]
         await until(lambda: serves(first))

@@ -20,7 +20,7 @@ from .reference import LedgerRow, ReferenceLedger
 # Of a `Sync`, in the order of its fields.
 _SYNC: Final = (
     "member", "seq", "keep", "need", "floor", "ceiling", "budget", "host", "process", "pool",
-    "since", "audit", "breaker", "epoch",
+    "since", "audit", "breaker", "epoch", "making",
 )  # fmt: skip
 _of_sync: Final = attrgetter(*_SYNC)
 _of_ballot: Final = attrgetter("epoch", "since", "retry", "prober", "leased_until", "votes")
