@@ -209,8 +209,8 @@ class Maintenance:
             held = now - lease.since
             task = task_name(lease.task)
             engine.signals.log(
-                WARNING, "a resource is held for %s by task %r (%s), hold_warning is %s",
-                messages.seconds(held), task, where, messages.seconds(limit),
+                WARNING, "a %s is held for %s by task %r (%s), hold_warning is %s",
+                engine.words.resource, messages.seconds(held), task, where, messages.seconds(limit),
                 event=EventKind.HELD_LONG, task=task, seconds=held, reason=where,
             )  # fmt: skip
             engine.signals.note(
