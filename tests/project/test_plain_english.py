@@ -1,10 +1,10 @@
-"""Docstrings and comments are plain English: no word that the style guide forbids is left."""
+"""No word that the style guide forbids is left in docstrings, comments and pages."""
 
 import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [ROOT / room for room in ("src", "benchmarks", "tools", "scripts", "examples")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 
 # What is not said, and what to say in its place.
 FORBIDDEN = {
@@ -38,6 +39,16 @@ USUAL = re.compile(
 )
 
 
+def prose_of_page(source: str) -> Iterator[tuple[int, str]]:
+    """The lines of a page, without its blocks of code."""
+    inside = False
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        elif not inside:
+            yield number, line
+
+
 def prose_of(source: str, *, python: bool) -> Iterator[tuple[int, str]]:
     """The lines of comments and docstrings, without what is code in them."""
     if not python:
@@ -57,9 +68,9 @@ def prose_of(source: str, *, python: bool) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def forbidden_in(source: str, *, python: bool) -> Iterator[str]:
+def forbidden_in(lines: Iterable[tuple[int, str]]) -> Iterator[str]:
     """Line and word of everything that is not said."""
-    for number, line in prose_of(source, python=python):
+    for number, line in lines:
         for found in PATTERN.finditer(USUAL.sub("", CODE.sub("", line))):
             yield f"{number}: {found.group()}: {line.strip()}"
 
@@ -72,7 +83,17 @@ def test_comments_and_docstrings_are_plain_english() -> None:
     complaints = [
         f"{path.relative_to(ROOT)}:{text}"
         for path in sorted(files)
-        for text in forbidden_in(path.read_text("utf-8"), python=path.suffix == ".py")
+        for text in forbidden_in(prose_of(path.read_text("utf-8"), python=path.suffix == ".py"))
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_pages_are_plain_english() -> None:
+    assert len(PAGES) > 50
+    complaints = [
+        f"{path.relative_to(ROOT)}:{text}"
+        for path in sorted(PAGES)
+        for text in forbidden_in(prose_of_page(path.read_text("utf-8")))
     ]
     assert not complaints, "\n".join(complaints)
 
@@ -88,9 +109,15 @@ def test_comments_and_docstrings_are_plain_english() -> None:
     ],
 )
 def test_reader_finds_forbidden_words_in_python(source: str, words: list[str]) -> None:
-    assert [text.split(": ")[1] for text in forbidden_in(source, python=True)] == words
+    assert [text.split(": ")[1] for text in forbidden_in(prose_of(source, python=True))] == words
 
 
 def test_reader_finds_forbidden_words_in_c() -> None:
     source = "int told; /* what\n * is heard */ int heard;"
-    assert [*forbidden_in(source, python=False)] == ["2: heard: * is heard */"]
+    assert [*forbidden_in(prose_of(source, python=False))] == ["2: heard: * is heard */"]
+
+
+def test_reader_leaves_out_the_code_of_a_page() -> None:
+    source = "It `tells`.\n\n```python\n# told\n```\n\nIt tells you.\n"
+    found = [*forbidden_in(prose_of_page(source))]
+    assert found == ["7: tells: It tells you."]
