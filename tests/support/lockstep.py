@@ -67,6 +67,7 @@ KINDS = {
     "throw": 0.7, "release twice": 0.5, "collect": 0.5,
 }  # fmt: skip
 TIMEOUTS = [None, 0, 0.5, 1, 3, 3, 10]
+WAIT_TIMEOUTS = [None, None, None, None, None, 0, 0.5, 2]
 MODES = ["well", "well", "well", "fail", "none", "slow"]
 
 
@@ -222,6 +223,10 @@ class Run:
         timeout = TIMEOUTS[number % len(TIMEOUTS)]
         return self.unlike(timeout) if timeout else timeout
 
+    def wait_timeout(self, number: int) -> float | None:
+        limit = WAIT_TIMEOUTS[number // 8]
+        return self.unlike(limit) if limit else limit
+
     def begin(self, body: Callable[[], Any]) -> None:
         name = f"task {len(self.tasks)}"
         self.tasks[name] = self.loop.create_task(self.observed(name, body), name=name)
@@ -242,14 +247,15 @@ class Run:
             await (settle() if kind == "settle" else advance([0.1, 0.5, 1, 2, 5][one % 5]))
         elif kind in ("acquire", "block"):
             timeout = self.timeout(one)
+            limit = self.wait_timeout(two)
             source = self.lane if two % 2 else pool
 
             async def take() -> Any:
-                self.held.append(await source.acquire(timeout=timeout))
+                self.held.append(await source.acquire(timeout, wait_timeout=limit))
                 return self.held[-1]
 
             async def block() -> Any:
-                async with source.acquire(timeout=timeout) as thing:
+                async with source.acquire(timeout, wait_timeout=limit) as thing:
                     await asyncio.sleep(self.unlike([0, 0.5, 2, 30][two % 4]))
                     if two % 7 == 0:
                         raise KeyError(two)

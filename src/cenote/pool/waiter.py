@@ -178,6 +178,7 @@ class Waiter:
             return
         until = engine.time() + min(limit, LONGEST)
         if not self.limited and (claim.deadline is None or until < claim.deadline):
+            core.remove_deadline(claim)  # it may have been in force while a hook ran
             self._full_deadline, self.limited = claim.deadline, True
             claim.deadline = until
 

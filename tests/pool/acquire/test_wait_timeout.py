@@ -79,6 +79,23 @@ async def test_of_both_limits_the_first_one_ends_it(make_pool, timeout, wait_tim
     pool.release(thing)
 
 
+async def test_both_limits_hold_after_a_hook_that_rejects(make_pool):
+    """That of the whole is in force while the hook runs, and that of the queue comes later."""
+    hook = Gate(lambda _: False)
+    pool = make_pool(styled("async", Thing), max_size=1, before_acquire=hook)
+    pool.release(await pool.acquire())
+    newcomer = waiting(pool, 5, wait_timeout=2)
+    await advance(1)
+    holder = waiting(pool)  # it is first in the queue
+    await settle()
+    hook.open()
+    await advance(1.9)
+    assert not newcomer.done()
+    await advance(0.1)
+    assert "(wait_timeout; 1 active, 0 idle, 1 waiting)" in str(await outcome(newcomer))
+    pool.release(await holder)
+
+
 async def test_the_whole_limit_bounds_a_factory_beyond_the_queue(make_pool):
     pool = make_pool(Gate(), max_size=1)
     waiter = waiting(pool, 5, wait_timeout=2)
