@@ -216,3 +216,63 @@ async def test_pings_find_connections_that_are_dead(
         await eventually(lambda: pool.pool.stats().destroyed.get("check_failed"))
         proxy.hold_replies(False)
         assert await pool.fetchval("select 1") == 1
+
+
+async def broken_sink(chunk: bytes) -> None:
+    raise OSError("disk full")
+
+
+@pytest.mark.parametrize("reset", ["auto", "always", "never"])
+async def test_cancellation_that_is_never_confirmed_frees_its_place(
+    pool_of: Made, reset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # asyncpg asks the server to cancel a COPY that is over, and waits for the answer for ever.
+    async with pool_of(reset=reset, cenote_options={"hook_timeout": 0.1}) as pool:
+        with pytest.raises(OSError, match="disk full"):
+            async with pool.acquire() as connection:
+                await connection.copy_from_query("select 1", output=broken_sink)
+        assert await pool.fetchval("select 1") == 1
+        assert pool.pool.stats().destroyed["discarded"] == 1
+    assert "did not confirm within hook_timeout (0.1 s)" in caplog.text
+
+
+async def test_confirmation_of_a_cancellation_is_awaited_as_long_as_asked(pool_of: Made) -> None:
+    async with pool_of() as pool:
+        connection = await pool.acquire()
+        with pytest.raises(OSError, match="disk full"):
+            await connection.copy_from_query("select 1", output=broken_sink)
+        with pytest.raises(TimeoutError):
+            await pool.release(connection, timeout=0.1)
+        assert await pool.fetchval("select 1") == 1
+
+
+async def test_failed_reset_never_replaces_a_cancellation(
+    pool_of: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(connection: Any) -> None:
+        raise OSError("no reset")
+
+    async with pool_of(reset=fail) as pool:
+        with pytest.raises(asyncio.CancelledError):
+            async with pool.acquire():
+                raise asyncio.CancelledError
+        assert "no reset" in caplog.text
+        with pytest.raises(OSError, match="no reset"):
+            async with pool.acquire():
+                raise KeyError
+        assert pool.pool.active_count == 0
+
+
+async def test_reset_without_an_answer_frees_its_place(
+    pool_of: Made, postgres_server: PostgresServer, proxy: FaultProxy
+) -> None:
+    options = {"hook_timeout": 0.2, "destructor_timeout": 0.2}
+    async with pool_of(url_through(postgres_server, proxy), cenote_options=options) as pool:
+        connection = await pool.acquire()
+        await connection.execute("set work_mem to '9MB'")
+        proxy.hold_replies(True)
+        with pytest.raises(TimeoutError):
+            await pool.release(connection)
+        assert pool.pool.active_count == 0
+        proxy.hold_replies(False)
+        assert await pool.fetchval("show work_mem") != "9MB"

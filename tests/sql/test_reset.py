@@ -5,11 +5,13 @@ from uuid import uuid4
 
 import pytest
 
+import cenote
 from cenote.testing import FaultProxy
 from tests.support.backends import Backend
 from tests.support.faults import with_server
 from tests.support.held import greeting, in_task, settled
 from tests.support.kit import outcome
+from tests.support.servers import PostgresServer
 from tests.support.wire import on_the_wire
 
 pytestmark = [pytest.mark.real_time("talks to real servers"), pytest.mark.once]
@@ -175,3 +177,19 @@ async def test_a_reset_that_fails(backend: Backend, fault: str) -> None:
         assert await db.fetch_val(query) == before
         assert await db.fetch_val(backend.session) != session
         assert db.pool.stats().created == 2
+
+
+async def test_a_copy_of_asyncpg_whose_output_fails_at_its_end(
+    postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(chunk: bytes) -> None:
+        raise OSError("disk full")
+
+    async with cenote.Database(
+        postgres_server.url, max_size=1, hook_timeout=0.3, destructor_timeout=0.3
+    ) as db:
+        with pytest.raises(OSError, match="disk full"):
+            async with db.connection() as raw:
+                await raw.copy_from_query("select 1", output=fail)
+        assert await db.fetch_val("select 1") == 1
+    assert "longer than destructor_timeout" not in caplog.text

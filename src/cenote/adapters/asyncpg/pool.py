@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from logging import WARNING
 from typing import Any, Literal, Self, TypeAlias
 
 from ...errors import NotAcquiredError, PoolClosedError
+from ...log import log
 from ...options import CommonOptions, nearest
 from ...pool import Lane
 from ...pool import Pool as CenotePool
@@ -54,6 +56,15 @@ class AcquireBlock(BasePoolAcquireContext):
         )
         return self.connection
 
+    async def __aexit__(self, *error: Any) -> None:
+        try:
+            await super().__aexit__(*error)
+        except Exception as late:
+            # What could not be reset is closed. A cancellation must arrive where it is waited for.
+            if error[1] is None or isinstance(error[1], Exception):
+                raise
+            log(WARNING, "%r: the reset of a connection failed", self.pool.pool, error=late)
+
     def __await__(self) -> Any:
         self.done = True
         return self.pool.obtain(self._place, self._acquire, self.timeout, scoped=False).__await__()
@@ -78,7 +89,7 @@ class Pool(BasePool):
     Made by `create_pool()`. What is not defined here is asyncpg's own.
     """
 
-    __slots__ = ("__weakref__", "_cenote", "_free", "_how", "_lanes")
+    __slots__ = ("__weakref__", "_cenote", "_free", "_how", "_lanes", "_patience")
 
     def __init__(
         self,
@@ -101,9 +112,12 @@ class Pool(BasePool):
             "lifo": True,
             "name": "asyncpg",
             "create_timeout": HOUR,
+            "hook_timeout": 5.0,
             **given,
             "skip_frames": ("asyncpg", *given.get("skip_frames", ())),
         }
+        # Seconds for what release() sends, unless acquire() or release() was given a timeout.
+        self._patience: float = chosen["hook_timeout"]
         self._cenote: CenotePool[ConnectionHolder] = CenotePool(
             self._make,
             destructor=self._end,
@@ -241,20 +255,22 @@ class Pool(BasePool):
         if con.is_closed():
             con.terminate()
             return
-        if private.query_count(con) >= self._max_queries or (session and session.lasting):
-            await con.close(timeout=timeout)
-            return
         try:
             if private.is_cancelling(con):
-                timeout = await private.wait_for_cancellation(con, timeout)
+                timeout = await self._await_cancellation(con, timeout)
             if holder.connection is not con:
                 return
             if con.is_closed():
                 con.terminate()
                 return
+            if private.query_count(con) >= self._max_queries or (session and session.lasting):
+                await con.close(timeout=timeout)
+                return
             if self._how == "always":
                 await con.reset(timeout=timeout)
             else:
+                if timeout is None and self._how != "call":
+                    timeout = self._patience
                 async with asyncio.timeout(timeout):
                     await self._reset_session(con, holder)
         except (Exception, asyncio.CancelledError) as error:
@@ -263,6 +279,23 @@ class Pool(BasePool):
             raise
         holder.detach()
         self._cenote.release(holder)
+
+    async def _await_cancellation(self, con: Any, timeout: float | None) -> float | None:
+        """Wait until the server has confirmed that a statement was cancelled; return what is left
+        of the timeout. Without one, the connection is closed after `hook_timeout`."""
+        if timeout is not None:
+            return await private.wait_for_cancellation(con, timeout)
+        try:
+            await private.wait_for_cancellation(con, self._patience)
+        except TimeoutError:  # asyncpg has closed it
+            log(
+                WARNING,
+                "%r: the server did not confirm within hook_timeout (%g s) that a statement was "
+                "cancelled; its connection is closed",
+                self._cenote,
+                self._patience,
+            )
+        return None
 
     async def _reset_session(self, con: Any, holder: ConnectionHolder) -> None:
         if self._how == "call":

@@ -191,7 +191,7 @@ class AsyncpgConnection(DriverConnection):
         self._forget_changes()
 
     async def close(self) -> None:
-        if self.interrupted:
+        if self.interrupted or private.is_cancelling(self.raw):
             await private.cancel(self._place)
         elif not self.broken:
             await self.raw.close()

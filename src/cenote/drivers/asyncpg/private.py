@@ -56,8 +56,8 @@ library.require(connection._Atomic, ["_acquired"])
 library.require(
     protocol.BaseProtocol,
     [
-        "backend_pid", "backend_secret", "bind_execute", "get_record_class", "get_settings",
-        "is_connected", "is_in_transaction", "query",
+        "_is_cancelling", "backend_pid", "backend_secret", "bind_execute", "get_record_class",
+        "get_settings", "is_connected", "is_in_transaction", "query",
     ],
 )  # fmt: skip
 
@@ -261,6 +261,11 @@ def is_dead(raw: Any) -> bool:
     """Whether asyncpg knows that the connection is over."""
     protocol = raw._protocol
     return protocol is None or raw._aborted or not protocol.is_connected()
+
+
+def is_cancelling(raw: Any) -> bool:
+    """Whether asyncpg waits for the server to confirm that a statement was cancelled."""
+    return raw._protocol is not None and bool(raw._protocol._is_cancelling())
 
 
 def wire(raw: Any) -> Wire:
