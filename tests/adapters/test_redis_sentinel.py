@@ -64,7 +64,7 @@ async def test_master_and_replica_are_found(servers: Service) -> None:
             await reader.connection_pool.disconnect()
         await writer.set("name", "cenote")
         while await reader.get("name") != "cenote":
-            await writer.wait(1, 0)
+            await writer.wait(1, 1000)  # ms: less than the socket_timeout of redis-py
     pool = writer.connection_pool
     assert isinstance(pool, SentinelConnectionPool)
     assert (pool.pool.name, pool.pool.max_size) == (f"redis {SERVICE} (Sentinel)", 2)

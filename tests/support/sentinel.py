@@ -8,7 +8,14 @@ from tests.support.servers import RedisServer
 SERVICE = "shop"
 
 
-class ReplicaServer(RedisServer):
+class MasterServer(RedisServer):
+    """A server that does not wait for more replicas before it serves the first one."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--repl-diskless-sync-delay", "0"]
+
+
+class ReplicaServer(MasterServer):
     """A replica of another server."""
 
     def __init__(self, master: RedisServer) -> None:
@@ -43,7 +50,7 @@ class SentinelServer(RedisServer):
 def service() -> Iterator[tuple[RedisServer, RedisServer, SentinelServer]]:
     """Master, replica and Sentinel."""
     with (
-        RedisServer() as master,
+        MasterServer() as master,
         ReplicaServer(master) as replica,
         SentinelServer(master) as sentinel,
     ):
