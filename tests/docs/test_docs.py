@@ -392,6 +392,13 @@ def test_links_lead_to_pages_and_headings(page: Path) -> None:
             assert anchor in anchors(found), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("name", ["architecture.md", "design.md", "reliability.md", "states.md"])
+def test_the_files_that_a_page_names_are_there(name: str) -> None:
+    text = (DOCS / name).read_text("utf-8")
+    for path in re.findall(r"`((?:benchmarks|scripts|src|tests|tools)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+
+
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
