@@ -23,7 +23,7 @@ class CircuitBreakerStrategy(Protocol):
     have `should_recover() -> bool`, which is called when an acquire finds the breaker INACTIVE;
     without it recovery is manual. And it may have `retry_after() -> float | None`, which must
     have no side effects: the seconds until `should_recover()` returns True, or None if it never
-    will by itself.
+    will by itself. All of them are plain methods: one that is `async` is refused.
     """
 
     def report_success(self, source: Any, /) -> object:

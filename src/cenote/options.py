@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from functools import partial
-from inspect import Parameter
+from inspect import Parameter, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar
 
 from .events import EventKind
@@ -187,7 +187,8 @@ def checked_lane(name: Any, max_size: Any, priority: Any) -> tuple[str, int | No
 def strategy(name: str, value: Any) -> CircuitBreakerStrategy | None:
     """Check the strategy of a circuit breaker: None, or an object with the two report methods.
 
-    Raises `TypeError` for anything else, a class instead of an object included.
+    Raises `TypeError` for anything else, a class instead of an object and async methods included:
+    nobody would await them, and whatever `async def should_recover()` returns would be true.
     """
     if isinstance(value, type):
         raise TypeError(
@@ -200,6 +201,11 @@ def strategy(name: str, value: Any) -> CircuitBreakerStrategy | None:
                 raise TypeError(
                     f"{name} must have report_success(source) and report_failure(source, error), "
                     f"{type(value).__name__} has no {method}()"
+                )
+        for method in ("report_success", "report_failure", "should_recover", "retry_after"):
+            if iscoroutinefunction(getattr(value, method, None)):
+                raise TypeError(
+                    f"{name} must have plain methods: {type(value).__name__}.{method}() is async"
                 )
     return value  # type: ignore[no-any-return]
 

@@ -263,6 +263,20 @@ def test_a_strategy_needs_its_two_methods():
     assert isinstance(Pool(Thing, strategy=RecordingStrategy()).strategy, RecordingStrategy)
 
 
+@pytest.mark.parametrize("method", ["report_success", "report_failure", "should_recover"])
+def test_a_strategy_with_async_methods_is_refused(method):
+    """Nobody would await them, and a coroutine of should_recover() is true."""
+
+    async def asynchronous(self, *reported): ...
+
+    kind = type("Slow", (RecordingStrategy,), {method: asynchronous})
+    text = rf"strategy must have plain methods: Slow\.{method}\(\) is async"
+    with pytest.raises(TypeError, match=text):
+        Pool(Thing, strategy=kind())
+    with pytest.raises(TypeError, match=text):
+        cenote.Database("sqlite://", strategy=kind())
+
+
 @pytest.mark.parametrize("bad", [None, 42, "callback"])
 def test_a_subscriber_must_be_callable(bad):
     refused(TypeError, "callback", Pool(Thing).subscribe, bad)
