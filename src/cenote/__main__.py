@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    top = argparse.ArgumentParser(prog="python -m cenote", description="One pool for asyncio.")
+    top = argparse.ArgumentParser(
+        prog="python -m cenote", description="Resource pools and a database layer for asyncio."
+    )
     top.add_argument("--version", action="version", version=f"cenote {__version__}")
     commands = top.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     show = commands.add_parser(
@@ -78,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         type=positive,
         default=10.0,
         metavar="SECONDS",
-        help="for the connection, and for what is asked then (default: 10)",
+        help="the limit for connecting, and for the questions after it (default: 10)",
     )
     add_fleet(commands)
     return top
@@ -88,26 +90,26 @@ def add_fleet(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     """Add the command `fleet` to these."""
     show = commands.add_parser(
         "fleet",
-        help="show who is in a fleet, live; `fleet check URL`: the budget for a database server",
+        help="show the processes of a fleet, live; `fleet check URL`: suggest a budget",
         usage="%(prog)s [-h] [--name NAME] [--path PATH] [URL]\n"
         "       %(prog)s check [--timeout SECONDS] URL",
-        description="Shows the processes of a fleet, what they have and need, every second; once, "
-        "if it does not print to a terminal. `fleet check URL` says how many connections a "
+        description="Shows the processes of a fleet, and what they have and need, every second, or "
+        "once if the output is not a terminal. `fleet check URL` shows how many connections a "
         "database server has, who else uses them, and which budget that suggests.",
     )
     show.add_argument(
         "words", nargs="*", metavar="URL",
-        help="where the fleet keeps its budget, such as redis://cache:6379; nothing: in a file of "
+        help="where the fleet keeps its budget, such as redis://cache:6379; without it, a file of "
         "this host. After `check`: the database, such as postgresql://app:secret@localhost/shop",
     )  # fmt: skip
-    show.add_argument("--name", default="default", help="of the fleet (default: default)")
-    show.add_argument("--path", help="of the file, for a fleet of this host that is given one")
+    show.add_argument("--name", default="default", help="name of the fleet (default: default)")
+    show.add_argument("--path", help="file of the fleet, if it was created with path=")
     show.add_argument(
         "--timeout",
         type=positive,
         default=10.0,
         metavar="SECONDS",
-        help="of `check`, for the connection, and for what is asked then (default: 10)",
+        help="for `check`: the limit for connecting, and for the questions after it (default: 10)",
     )
 
 

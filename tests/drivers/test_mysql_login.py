@@ -290,7 +290,7 @@ def test_bad_options_of_the_public_key_are_refused(options: str, message: str) -
 
 
 def test_a_key_is_given_in_one_place(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="both speak of the server's public key"):
+    with pytest.raises(ValueError, match="both set the server's public key"):
         cenote.Database(
             f"mysql://app@localhost/app?server_public_key={key_pair(tmp_path)}",
             connect_args={"server_public_key": b"another"},

@@ -174,7 +174,7 @@ async def test_closing_what_the_application_closed_is_harmless(make_pool, databa
 
 @pytest.mark.parametrize("make", [lifespan, readiness])
 def test_what_is_no_pool_is_refused(make):
-    with pytest.raises(TypeError, match=r"^only pools and databases"):
+    with pytest.raises(TypeError, match=r"^expected pools and databases"):
         make("main")
 
 

@@ -248,7 +248,7 @@ async def test_another_version_is_refused_while_in_use(path):
 async def test_a_file_that_everybody_may_write_is_refused(path):
     path.touch()
     path.chmod(0o666)
-    assert "may be written by everybody: take that away (chmod o-w)" in await refusal(path)
+    assert "is writable by everybody: change that (chmod o-w)" in await refusal(path)
 
 
 async def test_a_path_that_cannot_be_is_refused(tmp_path):

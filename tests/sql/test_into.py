@@ -122,7 +122,9 @@ def test_a_field_without_a_column_is_named(into: Callable[..., Any]) -> None:
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"two columns called 'id'; name them apart with AS"):
+    with pytest.raises(
+        TypeError, match=r"two columns called 'id'; give them different names with AS"
+    ):
         convert(make_row(("id", "id"), (1, 2)), Data)
 
 

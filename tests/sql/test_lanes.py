@@ -114,7 +114,9 @@ async def test_the_innermost_lane_is_the_one_that_counts(backend: Backend) -> No
             await db.fetch_val("select 1")
         await db.fetch_val("select 1")
         assert (outer.stats().acquired, inner.stats().acquired) == (1, 1)
-        with pytest.raises(RuntimeError, match="lane 'inner' is left where it was not entered"):
+        with pytest.raises(
+            RuntimeError, match="lane 'inner' was left in another task, or out of order"
+        ):
             inner.__exit__(None, None, None)
 
 

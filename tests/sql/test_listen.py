@@ -262,7 +262,7 @@ async def test_a_loop_that_ends_leaves_nothing(backend: Backend) -> None:
 @listening
 async def test_listening_needs_a_pool(backend: Backend) -> None:
     async with backend.database(pooled=False) as db:
-        with pytest.raises(cenote.PoolError, match="a Database of its own"):
+        with pytest.raises(cenote.PoolError, match="a separate Database"):
             db.listen("news")
 
 

@@ -202,7 +202,7 @@ def test_a_missing_driver_is_named(
         ("postgresql://h/d?dbname=e", "has a database, and the option 'dbname'"),
         ("postgresql:///d?host=h&port=0", "'port' must be a number"),
         ("postgresql:///d?host=h&port=%D9%A3", "'port' must be a number"),
-        ("postgresql:///d?host=a,b&port=1,2,3", "not as many ports as hosts"),
+        ("postgresql:///d?host=a,b&port=1,2,3", "one port for each host, or one port for all"),
         ("mysql://h/d?colour=blue", "unknown option 'colour'"),
         ("mysql://h/d?sslmode=maybe", "'sslmode' must be one of disable"),
         ("mysql://h/d?connect_timeout=soon", "'connect_timeout' must be a number"),

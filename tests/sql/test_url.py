@@ -179,7 +179,7 @@ def test_targets_are_equal_by_what_they_say() -> None:
         ("postgresql://h/%C3", "database that is not UTF-8"),
         ("postgresql://u:%00@h/d", "password with a null"),
         ("sqlite:///a%00.db", "database with a null"),
-        ("postgresql://u:\ud800@h/d", "password with a null or half a character"),
+        ("postgresql://u:\ud800@h/d", "password with a null character or an unpaired surrogate"),
         ("postgresql://h/d?a", "option without a value"),
         ("postgresql://h/d?=1", "option without a value"),
         ("postgresql://h/d?a=1&a=2", "the option 'a' twice"),

@@ -431,5 +431,5 @@ def test_bad_arguments_of_faults_are_refused(proxy: FaultProxy) -> None:
 
 
 def test_a_proxy_outside_its_block_says_so() -> None:
-    with pytest.raises(RuntimeError, match="does not run yet: use it in `with FaultProxy"):
+    with pytest.raises(RuntimeError, match="is not running yet: use it in `with FaultProxy"):
         FaultProxy("127.0.0.1", 1).reset()

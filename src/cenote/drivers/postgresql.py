@@ -101,7 +101,7 @@ def server_options(target: Target, options: dict[str, str]) -> dict[str, Any]:
     if "host" in options:
         found["host"] = options["host"].split(",")
         if "port" in found and len(found["port"]) not in (1, len(found["host"])):
-            raise ValueError("url has not as many ports as hosts; one port is for all")
+            raise ValueError("url must have one port for each host, or one port for all")
     for name in ("host", "port"):
         if name in found and len(found[name]) == 1:
             found[name] = found[name][0]

@@ -250,7 +250,7 @@ def _name_of(target: Target) -> str | None:
 def _check(targets: tuple[Target, ...]) -> None:
     for target in targets:
         if not isinstance(target, Pool | Database):
-            raise TypeError(f"only pools and databases are opened and looked at, not {target!r}")
+            raise TypeError(f"expected pools and databases, not {target!r}")
 
 
 async def _answer(

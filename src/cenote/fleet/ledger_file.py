@@ -230,7 +230,7 @@ class LedgerFile:
             raise LedgerConfigError(f"{self.path} is not a regular file: choose another path")
         if found.st_mode & stat.S_IWOTH:
             raise LedgerConfigError(
-                f"{self.path} may be written by everybody: take that away (chmod o-w), or choose "
+                f"{self.path} is writable by everybody: change that (chmod o-w), or choose "
                 f"another path"
             )
 

@@ -35,7 +35,9 @@ def check_password(password: Any, of_url: Secret | None) -> Secret | None:
 
 def sendable(password: str) -> Secret:
     if not is_text(password):
-        raise ValueError("password has a null or half a character, which no server takes")
+        raise ValueError(
+            "password has a null character or an unpaired surrogate, which no server accepts"
+        )
     return Secret(password)
 
 

@@ -66,7 +66,7 @@ def _plan(into: Callable[..., Any], names: tuple[str, ...]) -> Maker:
     if repeated:
         raise TypeError(
             f"into={label}: the result has two columns called {_listed(repeated)}; "
-            f"name them apart with AS"
+            f"give them different names with AS"
         )
     taken = _taken_by(into)
     _check(label, taken, names)

@@ -51,8 +51,8 @@ class EnteredLane:
         last = entered.get()
         if last is None or last.lane is not self:
             raise RuntimeError(
-                f"lane {self._name!r} is left where it was not entered, or not last: lanes are "
-                f"left in the task that has entered them, the innermost first"
+                f"lane {self._name!r} was left in another task, or out of order: leave "
+                f"lanes in the task that entered them, the innermost first"
             )
         entered.set(last.outer)
 

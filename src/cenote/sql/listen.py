@@ -348,6 +348,6 @@ def new_listener(database: Database, channels: tuple[str, ...], limit: int) -> L
     if not database._pooled:
         raise PoolError(
             f"{database._label}: listen() holds a connection, and with pooled=False there is only "
-            f"one: use a Database of its own for it"
+            f"one: use a separate Database for it"
         )
     return Listener(database, channels, limit)

@@ -140,7 +140,7 @@ class LoopDatabase:
     def current_task(self) -> Any:
         task = acting_task(self)
         if task is None:
-            raise RuntimeError("a database is used from tasks; there is no running task")
+            raise RuntimeError("a Database can only be used in a task, and no task is running")
         return task
 
     def session(self) -> Session | None:

@@ -157,7 +157,10 @@ def _decoded(what: str, text: str) -> str:
     if text and not decoded:  # not raised above: that error knows the whole text
         raise ValueError(f"url has a {what} that is not UTF-8 when decoded")
     if not is_text(decoded):
-        raise ValueError(f"url has a {what} with a null or half a character, which no server takes")
+        raise ValueError(
+            f"url has a {what} with a null character or an unpaired surrogate, which no server "
+            f"accepts"
+        )
     return decoded
 
 

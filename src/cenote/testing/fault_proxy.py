@@ -272,7 +272,7 @@ class FaultProxy:
 
     def _call(self, function: Callable[[], T]) -> T:
         if not self.port:
-            raise RuntimeError("this proxy does not run yet: use it in `with FaultProxy(...):`")
+            raise RuntimeError("this proxy is not running yet: use it in `with FaultProxy(...):`")
         if self._loop.is_closed():
             return function()
         result: concurrent.futures.Future[T] = concurrent.futures.Future()

@@ -105,9 +105,7 @@ class MysqlDriver(Driver):
         ask = flag("get_server_public_key", arguments.pop("get_server_public_key", "1"))
         if (key := public_key(path, ask=ask)) is not None:
             if "server_public_key" in config.connect_args:
-                raise ValueError(
-                    "url and connect_args both speak of the server's public key; keep one"
-                )
+                raise ValueError("url and connect_args both set the server's public key; keep one")
             arguments["server_public_key"] = key
         check_charset(arguments["charset"])
         if target.hosts:

@@ -200,7 +200,7 @@ class Dashboard:
         try:
             reason = await self._guard.refuses(scope, headers)
         except TimeoutError:
-            raise Refusal(503, "The application did not say in time who you are.") from None
+            raise Refusal(503, "The application's authorize function took too long.") from None
         if reason is not None and self._guard.sessions is not None:
             raise Refusal(401, reason, www_authenticate='Bearer realm="cenote"')
         if reason is not None:
