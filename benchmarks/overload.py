@@ -18,6 +18,7 @@ from typing import NamedTuple
 import cenote
 from cenote.testing import VirtualLoop
 
+from . import report
 from .measure import Table
 from .plots import LinePanel, Lines, Series, both
 
@@ -58,8 +59,9 @@ async def offer(
                 await serve()
         except (TimeoutError, cenote.PoolError):
             return
-        if came - begin >= warm_up:
-            took.append(loop.time() - came)
+        time = loop.time() - came
+        if came - begin >= warm_up and time <= PATIENCE:  # not if it came in spite of the timeout
+            took.append(time)
 
     requests: set[asyncio.Task[None]] = set()
     while (coming := coming + choice.expovariate(rate)) - begin < seconds:
@@ -208,19 +210,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
     parser.add_argument("--postgresql", action="store_true", help="a real server and other pools")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each load of those")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="write the plot there")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="write the plot there, and on FOLDER.md"
+    )
     options = parser.parse_args(arguments)
     panels: dict[str, Outcomes] = {"simulated": simulated()}
-    print(f"{table('Overload, simulated', panels['simulated'])}\n\n{batch_table()}", flush=True)
+    tables = [table("Overload, simulated", panels["simulated"]), batch_table()]
+    print(*tables, sep="\n\n", flush=True)
     if options.postgresql:
         from . import overload_servers
 
         panels["PostgreSQL"] = overload_servers.measure(options.seconds)
-        print(f"\n{table('Overload of PostgreSQL', panels['PostgreSQL'])}")
+        tables.insert(1, table("Overload of PostgreSQL", panels["PostgreSQL"]))
+        print(f"\n{tables[1]}")
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
         for name, drawing in both("overload", chart(panels)).items():
             (options.output / name).write_text(drawing, "utf-8")
+        report.write_overload(options.output, tables)
 
 
 if __name__ == "__main__":

@@ -176,6 +176,14 @@ def write_languages(folder: Path, table: Table) -> list[str]:
     return [str(folder / "languages.md"), str(page)]
 
 
+def write_overload(folder: Path, tables: Sequence[Table]) -> None:
+    """The tables of `benchmarks.overload`, on the page."""
+    page = folder.with_suffix(".md")
+    if page.exists():
+        about = f"On {machine()['title']}:\n\n{titled(tables)}"
+        page.write_text(replace(page.read_text("utf-8"), "overload", about), "utf-8")
+
+
 def titled(tables: Iterable[Table]) -> str:
     return "\n\n".join(f"**{table.title}**\n\n{plain(table)}" for table in tables)
 

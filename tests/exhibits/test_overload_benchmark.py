@@ -22,12 +22,17 @@ def test_simulations_are_shown_as_a_table_and_a_plot(
 ) -> None:
     monkeypatch.setattr(overload, "SECONDS", 2.0)
     monkeypatch.setattr(overload, "WARM_UP", 1.0)
-    overload.main(["--output", str(tmp_path)])
+    (tmp_path / "shown.md").write_text("before <!-- bench: overload --><!-- /bench: overload -->")
+    overload.main(["--output", str(tmp_path / "shown")])
     output = capsys.readouterr().out
     for text in (overload.BARE, overload.SHEDDING, "load 10", "without a lane", "batch in a lane"):
         assert text in output
     for theme in ("light", "dark"):
-        ElementTree.fromstring((tmp_path / f"overload-{theme}.svg").read_text())
+        ElementTree.fromstring((tmp_path / "shown" / f"overload-{theme}.svg").read_text())
+    page = (tmp_path / "shown.md").read_text()
+    assert page.startswith("before <!-- bench: overload -->\nOn cenote ")
+    assert "**Overload, simulated**" in page
+    assert overload.SHEDDING in page
 
 
 def test_every_pool_is_asked_on_a_real_server(postgres_server) -> None:
