@@ -36,7 +36,7 @@ async def give_back(pool, tasks):
 @pytest.mark.virtual_time
 async def test_a_silent_member_is_charged_what_it_has():
     async with World(30) as world:
-        process, first, second, _other = two_members(world)
+        process, first, second, other = two_members(world)
         one = await held(first, 20)
         two = await held(second, 1)
         await advance(5)
@@ -77,7 +77,7 @@ async def test_a_member_that_has_died_is_counted_out():
 @pytest.mark.virtual_time
 async def test_what_a_silent_member_is_opening_stays_charged():
     async with World(30) as world:
-        process, first, second, _other = two_members(world)
+        process, first, second, other = two_members(world)
         one = await held(first, 1)
         two = await held(second, 1)
         await advance(5)
