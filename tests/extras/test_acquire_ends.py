@@ -175,3 +175,32 @@ async def test_cancellation_of_many_is_no_refusal(make_pool, watch, registry):
     assert registry.get_sample_value(
         "cenote_pool_refused_total", {**labels, "reason": "closed"}
     ) == 0  # fmt: skip
+
+
+async def test_no_counter_falls_when_one_of_several_pools_is_gone(own_registry):
+    """A sum that falls is a restart to whoever reads it, and counts the others again."""
+    reader = InMemoryMetricReader()
+    instrumentation = instrument(meter_provider=MeterProvider([reader]))
+
+    def read():
+        data = reader.get_metrics_data()
+        return {
+            (metric.name, *point.attributes.values()): point.value
+            for scope in (data.resource_metrics[0].scope_metrics if data else ())
+            for metric in scope.metrics
+            if metric.name in {"cenote.pool.acquires", "cenote.pool.use_time"}
+            for point in metric.data.data_points
+        }
+
+    pools = [cenote.Pool(object, name="shop") for _ in range(2)]
+    for pool in pools:
+        async with pool.acquire():
+            pass
+    before = read()
+    assert before["cenote.pool.acquires", "shop", "acquired"] == 2
+    await pools.pop().close()
+    assert read() == before
+    assert read() == before
+    await pools.pop().close()
+    assert read() == {}
+    instrumentation.close()

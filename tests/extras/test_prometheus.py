@@ -264,6 +264,35 @@ async def test_a_closed_pool_disappears(make_pool, registry, collect):
     assert samples(registry, "max_size").keys() == {"other"}
 
 
+@pytest.mark.parametrize("end", ["closed", "collected"])
+async def test_no_counter_falls_when_one_of_several_pools_is_gone(registry, collect, end):
+    """Prometheus would take it for a restart, and count what the others have done again."""
+    collect()
+    pools = [cenote.Pool(Thing, name="shop", max_size=4) for _ in range(2)]
+    for pool in pools:
+        async with pool.acquire():
+            pass
+    names = ("acquired_total", "hold_seconds_count", "hold_seconds_sum", "wait_seconds_count")
+    before = {name: samples(registry, name)["shop"] for name in names}
+    assert before["acquired_total"] == before["hold_seconds_count"] == 2
+    gone = pools.pop()
+    await gone.close()
+    if end == "collected":
+        del gone, pool
+        gc.collect()
+    for _ in range(2):
+        assert {name: samples(registry, name)["shop"] for name in names} == before
+        assert samples(registry, "max_size") == {"shop": 4}
+    async with pools[0].acquire():
+        pass
+    assert samples(registry, "acquired_total")["shop"] == 3
+    await pools[0].close()
+    assert samples(registry, "acquired_total") == {}
+    again = cenote.Pool(Thing, name="shop")
+    assert samples(registry, "acquired_total")["shop"] == 0
+    await again.close()
+
+
 def test_a_collected_pool_disappears_and_is_not_kept_alive(registry, collect):
     pool = cenote.Pool(Thing, name="main")
     collect(pool)

@@ -12,6 +12,7 @@ import asyncio
 import time
 import weakref
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import inf
@@ -26,7 +27,7 @@ from ..sql.view import address_of, database_of, dialect_of
 from .operations import ErrorTypes, OperationObservers, Record, class_name, status_code
 from .shares import OF_FLEETS, OF_POOLS, Shares, shares_of
 from .summary import summarize
-from .tracking import Ends, PoolTracker, Target
+from .tracking import Ends, PoolTracker, Sums, Target
 
 try:
     from opentelemetry import context, metrics, trace
@@ -130,6 +131,7 @@ class Instrumentation:
         self._duration = self._histogram(
             meter, "operation.duration", "Duration of database client operations."
         )
+        self._sums: defaultdict[str, Sums[Watch, Any]] = defaultdict(Sums)  # by counter
         self._tracker = PoolTracker(targets, self._attach)
         for target in targets:
             if isinstance(target, Database):
@@ -251,13 +253,13 @@ class Instrumentation:
         return self._sum(lambda pool: pool.waiting_count)
 
     def _timeouts(self, _: CallbackOptions) -> Iterator[Observation]:
-        return self._sum(lambda pool: pool.stats().timeouts)
+        return self._total("timeouts", lambda pool: pool.stats().timeouts)
 
     def _waited(self, _: CallbackOptions) -> Iterator[Observation]:
-        return self._sum(lambda pool: pool.stats().wait_time)
+        return self._total("waited", lambda pool: pool.stats().wait_time)
 
     def _used(self, _: CallbackOptions) -> Iterator[Observation]:
-        return self._sum(lambda pool: pool.stats().hold_time)
+        return self._total("used", lambda pool: pool.stats().hold_time)
 
     def _sum(self, number: Callable[[Pool[Any]], float]) -> Iterator[Observation]:
         """Return one observation for each name; pools of the same name are added up."""
@@ -266,10 +268,27 @@ class Instrumentation:
             tally[watch.name] = tally.get(watch.name, 0) + number(pool)
         return (Observation(value, {POOL_NAME: name}) for name, value in tally.items())
 
+    def _total(self, what: str, number: Callable[[Pool[Any]], float]) -> Iterator[Observation]:
+        """The same for a counter, which must not fall."""
+
+        def count() -> Iterator[tuple[Watch, Tally[Any]]]:
+            for pool, watch in self._tracker.living():
+                values: dict[str, Any] = {what: number(pool)}
+                yield watch, Tally(values)
+
+        found = self._sums[what].read(count)
+        return (Observation(tally[what], {POOL_NAME: name}) for name, tally in found.items())
+
     def _acquires(self, _: CallbackOptions) -> Iterator[Observation]:
         """Return one observation for each outcome, of the pool and of each lane."""
-        tally: Tally[Labels] = Tally()
+        for tally in self._sums["acquires"].read(self._ended).values():
+            for labels, value in tally.items():
+                yield Observation(value, dict(labels))
+
+    def _ended(self) -> Iterator[tuple[Watch, Tally[Labels]]]:
+        """Return how the acquires of each pool ended."""
         for pool, watch in self._tracker.living():
+            tally: Tally[Labels] = Tally()
             lanes = observe.lanes_of(pool)  # first: what they count is in the statistics, too
             parts: list[tuple[Labels, dict[str, int]]]
             parts = [((), watch.ends.rest(pool.stats(), lanes))]
@@ -280,8 +299,7 @@ class Instrumentation:
                     tally[*base, (OUTCOME, outcome)] += ends[name]
                 for reason in RefusalReason:
                     tally[*base, (OUTCOME, "refused"), (REASON, str(reason))] += ends[reason]
-        for labels, value in tally.items():
-            yield Observation(value, dict(labels))
+            yield watch, tally
 
 
 class Watch:

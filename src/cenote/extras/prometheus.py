@@ -24,7 +24,7 @@ from ..sql.view import address_of, database_of, name_of
 from ..states import CircuitState
 from .operations import ErrorTypes, OperationObservers
 from .shares import OF_FLEETS, OF_POOLS, Shares, shares_of
-from .tracking import ENDS, Ends, PoolTracker, Target
+from .tracking import ENDS, Ends, PoolTracker, Sums, Target
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Metric
@@ -76,6 +76,7 @@ HISTOGRAMS: Final = (
 OPERATION_DURATION: Final = "db_client_operation_duration_seconds"
 
 Labels = tuple[tuple[str, str], ...]
+Key = tuple[Any, ...]  # of a number in a row that never falls
 Buckets = list[tuple[int, float]]  # of each the count, and the sum of the seconds
 
 
@@ -104,6 +105,7 @@ class Collector:
         self._statements = statements
         self._operations: dict[str, Operations] = {}  # by the name of the database
         self._observers = OperationObservers()
+        self._sums: Sums[Watch, Key] = Sums()
         self._tracker = PoolTracker(targets, self._attach)
         for target in targets:
             if isinstance(target, Database):
@@ -135,10 +137,18 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         """Return the metrics as they are now; it may be called in any thread."""
         rows: dict[str, Row] = {}
-        living = self._tracker.living()
-        for pool, watch in living:
-            row = rows.setdefault(watch.name, Row(len(self._bounds) + 1))
-            row.add(pool, watch)
+        living: list[tuple[Pool[Any], Watch]] = []
+
+        def count() -> Iterator[tuple[Watch, Counter[Key]]]:
+            living[:] = self._tracker.living()
+            for pool, watch in living:
+                own = Row(len(self._bounds) + 1)
+                own.add(pool, watch)
+                rows.setdefault(watch.name, Row(len(self._bounds) + 1)).add_gauges(own)
+                yield watch, own.counters()
+
+        for name, counters in self._sums.read(count).items():
+            rows[name].set_counters(counters)
         shares = shares_of((pool, watch.name) for pool, watch in living)
         return self._families(rows, self._operations, shares)
 
@@ -248,6 +258,33 @@ class Row:
                     self.durations[name], buckets, strict=True
                 )
             ]
+
+    def add_gauges(self, other: Row) -> None:
+        """Add what of another row may rise and fall."""
+        for name, _ in GAUGES:
+            self.numbers[name].update(other.numbers[name])
+
+    def counters(self) -> Counter[Key]:
+        """Return everything that never falls."""
+        found: dict[Key, Any] = {
+            (name, labels): number
+            for name, _ in COUNTERS
+            for labels, number in self.numbers[name].items()
+        }
+        for name, _ in HISTOGRAMS:
+            for index, pair in enumerate(self.durations[name]):
+                found[name, index, 0], found[name, index, 1] = pair
+        return Counter(found)
+
+    def set_counters(self, counters: Counter[Key]) -> None:
+        """Set what `counters()` returns."""
+        for name, _ in HISTOGRAMS:
+            self.durations[name] = [
+                (counters.pop((name, index, 0)), counters.pop((name, index, 1)))
+                for index in range(len(self.durations[name]))
+            ]
+        for (name, labels), number in counters.items():
+            self.numbers[name][labels] = number
 
     def _add_ends(self, ends: dict[str, int], labels: Labels) -> None:
         """Add how acquires ended: of a lane, or outside of lanes."""

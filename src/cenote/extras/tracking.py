@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import count
 from threading import RLock
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from .. import observe
 from ..observe import LaneStats, RefusalReason, Stats
@@ -112,3 +113,40 @@ class Ends:
         for name, number in found.items():
             found[name] = self._rest[name] = max(number, self._rest.get(name, 0))
         return found
+
+
+class Named(Protocol):
+    """A watch that knows the name of its pool."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+K = TypeVar("K")
+
+
+class Sums(Generic[N, K]):
+    """Counters of pools by name. They do not fall if one of several pools of a name is gone: what
+    it had counted when it was last read stays, as long as another one of that name lives."""
+
+    __slots__ = ("_last", "_lock", "_past")
+
+    def __init__(self) -> None:
+        self._lock = RLock()  # reentrant: a finalizer may close a pool while it is held
+        self._last: dict[N, Counter[K]] = {}  # of the pools that lived at the last reading
+        self._past: dict[str, Counter[K]] = {}  # of those that are gone, by name
+
+    def read(self, count: Callable[[], Iterable[tuple[N, Counter[K]]]]) -> dict[str, Counter[K]]:
+        """Return the counters of each name; `count` returns those of every pool that lives."""
+        with self._lock:
+            before, self._last = self._last, dict(count())
+            found: dict[str, Counter[K]] = {}
+            for watch, numbers in self._last.items():
+                found.setdefault(watch.name, Counter()).update(numbers)
+            for watch in before.keys() - self._last.keys():
+                self._past.setdefault(watch.name, Counter()).update(before[watch])
+            self._past = {name: past for name, past in self._past.items() if name in found}
+            for name, past in self._past.items():
+                found[name].update(past)
+            return found
