@@ -115,14 +115,14 @@ class Ends:
         return found
 
 
-class Named(Protocol):
-    """A watch that knows the name of its pool."""
+class Watch(Protocol):
+    """What an exporter knows of a pool: here only its name."""
 
     @property
     def name(self) -> str: ...
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=Watch)
 K = TypeVar("K")
 
 
