@@ -244,3 +244,42 @@ async def test_a_parameter_that_does_not_fit_costs_one_plan(backend: Backend) ->
                 await db.fetch_val("select 0 + ?::int", ["abc"])
         assert len(link.raw._stmt_cache) >= kept - 1
         assert await db.fetch_val("select 0 + ?::int", [1]) == 1
+
+
+LOCKS = (
+    "select count(*) from pg_locks l join pg_class c on c.oid = l.relation "
+    "where c.relname = ? and l.pid <> pg_backend_pid()"
+)
+
+
+@pytest.mark.parametrize("backend", ["asyncpg", "psycopg"], indirect=True)
+@pytest.mark.parametrize("kept", [False, True])
+async def test_nothing_is_locked_by_what_was_prepared_only(backend: Backend, kept: bool) -> None:
+    """asyncpg ends the message of a preparation with the first run, which may never come."""
+    async with (
+        backend.database(max_size=1) as db,
+        backend.database(max_size=1) as other,
+        backend.table(other) as table,
+    ):
+        text = f"insert into {table} values (? + 0, ?)"
+        if kept:
+            await db.execute(text, [1, "a"])
+
+        async def bad_value() -> None:
+            for run in (db.execute, db.fetch_all, db.fetch_one, db.fetch_val):
+                with pytest.raises(Exception, match=r"invalid input|cannot adapt"):
+                    await run(text, [2, object()])
+                assert await other.fetch_val(LOCKS, [table]) == 0
+            with pytest.raises(Exception, match=r"invalid input|cannot adapt"):
+                await db.execute_many(text, [[object(), "b"]])
+
+        await bad_value()
+        assert await other.fetch_val(LOCKS, [table]) == 0
+        query = f"select id from {table} where id > ?"
+        async with await db.prepare(query) as statement:
+            assert await other.fetch_val(LOCKS, [table]) == 0
+            with pytest.raises(Exception, match=r"invalid input|cannot adapt"):
+                await statement.fetch_all([object()])
+            assert await other.fetch_val(LOCKS, [table]) == 0
+        assert await other.fetch_val(LOCKS, [table]) == 0
+        assert await db.fetch_val(f"select count(*) from {table}") == int(kept)

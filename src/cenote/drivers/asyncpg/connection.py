@@ -278,7 +278,10 @@ class AsyncpgPrepared(Prepared):
         plans = getattr(raw, "plans", 0)  # a class of the user's does not count them
         if self.statement is None or self.plans != plans:
             self.plans = plans
+            kept = private.keeps_prepared(raw, self.text)
             self.statement = await raw.prepare(self.text)
+            if not kept:
+                await private.sync(raw)
         return self.statement
 
     async def _run(self, method: str, *arguments: Any) -> Any:

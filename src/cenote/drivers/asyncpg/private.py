@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from logging import DEBUG
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ...log import log
 from ...sql.loading import missing
 from ..library import Library
 from ..postgresql import RESET, is_refusal, is_schema_change, keeps
@@ -144,7 +146,13 @@ class Connection(Base):
                     raise
             if refused:
                 statement = await self._get_statement(query, None)
-                found = await protocol.bind_execute(statement, arguments, "", limit, extra, None)
+                try:
+                    found = await protocol.bind_execute(
+                        statement, arguments, "", limit, extra, None
+                    )
+                except Exception as error:
+                    await self.sync_after(error)
+                    raise
         finally:
             section._acquired = 0
         if want == ROWS:
@@ -198,12 +206,25 @@ class Connection(Base):
             await self.reload_schema_state()
             raise
         except Exception as error:
-            if not kept or not self.refused(error, key) or in_transaction(self):
+            if not kept:
+                await self.sync_after(error)
+                raise
+            if not self.refused(error, key) or in_transaction(self):
                 raise
         statement = await self._get_statement(
             query, timeout, ignore_custom_codec=ignore_custom_codec, record_class=record_class
         )
-        return await executor(statement, timeout), statement
+        try:
+            return await executor(statement, timeout), statement
+        except Exception as error:
+            await self.sync_after(error)
+            raise
+
+    async def sync_after(self, error: Exception) -> None:
+        """End what the preparation of a statement has begun, if asyncpg itself has refused to send
+        the rest, such as an argument that does not fit."""
+        if getattr(error, "severity", None) is None:  # not of the server
+            await sync(self)
 
     def refused(self, error: Exception, key: Any = None) -> bool:
         """Of a statement that was kept: whether its plan was refused, and nothing of it executed.
@@ -255,6 +276,16 @@ def command(raw: Any, text: str) -> Any:
     if type(raw) is not Connection or raw._query_loggers or is_dead(raw):
         return raw.execute(text)
     return raw._protocol.query(text, None)
+
+
+async def sync(raw: Any) -> None:
+    """After a preparation that nothing has followed: asyncpg does not end it, and until then the
+    server keeps its locks, and is in a transaction that nobody sees."""
+    if not is_dead(raw) and not in_transaction(raw):
+        try:
+            await raw._protocol.query("SELECT 1", None)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            log(DEBUG, "the preparation of a statement was not ended: %r", error)
 
 
 def is_dead(raw: Any) -> bool:
