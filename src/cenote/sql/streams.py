@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from weakref import ref
 
 from ..errors import PoolError, StatementTimeoutError
 from ..options import duration
 from .admission import require_connection
+from .fifo_lock import FifoLock
 from .into import check_into, convert_all
 from .parsing.statements import ParsedStatement
 from .pins import Pin, close_pin, close_pin_later, drop_pin
@@ -30,13 +33,15 @@ class Stream(Generic[T]):
     """An async iterator over rows, with `aclose()`.
 
     Nothing happens before `start()`, or before the first row is asked for. Outside a transaction it
-    has a connection of its own, inside one it shares that.
+    has a connection of its own, inside one it shares that. Several tasks may read one stream: each
+    row goes to one of them.
     """
 
     __slots__ = (
         "_arguments",
         "_chunk",
         "_database",
+        "_failed_in",
         "_into",
         "_over",
         "_owner",
@@ -46,6 +51,7 @@ class Stream(Generic[T]):
         "_session",
         "_text",
         "_timeout",
+        "_turn",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +81,8 @@ class Stream(Generic[T]):
         self._rows: list[Any] = []  # read and not yet given, the last one first
         self._chunk = FIRST_CHUNK
         self._over = False
+        self._turn = FifoLock()  # several tasks may read it
+        self._failed_in: ref[Any] | None = None  # the task in which it has failed
 
     def __aiter__(self) -> Self:
         return self
@@ -93,9 +101,27 @@ class Stream(Generic[T]):
         rows = self._rows  # the same list from the beginning to the end
         if rows or (not self._over and await self._read()):
             return rows.pop()  # type: ignore[no-any-return]
+        if self._failed_in is not None and self._failed_in() is not asyncio.current_task():
+            raise PoolError(f"the stream of {self._parsed!r} has failed in another task")
         raise StopAsyncIteration
 
     async def _read(self) -> bool:
+        """Fetch the next rows, unless a task before this one has; return whether there are any."""
+        turn = self._turn
+        if turn.taken:
+            await turn.wait()
+        else:
+            turn.taken = True
+        try:
+            return bool(self._rows) or (not self._over and await self._fetch())
+        except (Exception, asyncio.CancelledError):
+            task = asyncio.current_task()
+            self._failed_in = None if task is None else ref(task)
+            raise
+        finally:
+            turn.give()
+
+    async def _fetch(self) -> bool:
         """Fetch the next rows; return whether there were any, and close the stream if not."""
         if self._parsed is None:
             self._parsed = await self._analyse()
