@@ -119,6 +119,47 @@ async def test_raising_listener_of_invalidate_frees_the_place(
         await engine.dispose()
 
 
+async def test_raising_listener_of_checkin_frees_the_place(make_engine: MakeEngine) -> None:
+    def listener(*_: Any) -> None:
+        raise ValueError("listener")
+
+    engine = make_engine(pool_size=1, max_overflow=0, pool_timeout=WAIT)
+    event.listen(engine.sync_engine, "checkin", listener)
+    for _ in range(2):
+        connection = await engine.connect()
+        with pytest.raises(ValueError, match="listener"):
+            await connection.close()
+        assert engine.pool.pool.active_count == 0
+    event.remove(engine.sync_engine, "checkin", listener)
+    inner = engine.pool.pool
+    await engine.dispose()
+    check_ledger(inner)
+
+
+async def test_cancelled_reset_of_the_isolation_level_frees_the_place(
+    any_url: str, make_engine: MakeEngine
+) -> None:
+    async def ask() -> None:
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="SERIALIZABLE")
+            await connection.scalar(text("select 1"))
+
+    engine = make_engine(any_url, pool_size=1, max_overflow=0, pool_timeout=WAIT)
+    number, goes_on = 0, True
+    async with engine.connect() as connection:
+        usual = await connection.get_isolation_level()
+    while goes_on:
+        number += 1
+        goes_on = await interrupted(number, ask())
+        assert engine.pool.pool.active_count == 0
+        async with engine.connect() as connection:
+            assert await connection.get_isolation_level() == usual
+    assert number > 3
+    inner = engine.pool.pool
+    await engine.dispose()
+    check_ledger(inner)
+
+
 async def test_cancelled_connect_goes_on_for_the_next(
     make_engine: MakeEngine, postgres_server: PostgresServer
 ) -> None:

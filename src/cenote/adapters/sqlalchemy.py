@@ -69,6 +69,8 @@ class Record(Protocol):
     loop: asyncio.AbstractEventLoop
     lost_by: BaseException | None
     owned: bool
+    out: bool
+    fit: bool
 
     def close(self) -> None: ...
 
@@ -80,6 +82,23 @@ class _Record(_base._ConnectionRecord):  # type: ignore[misc, name-defined]
     loop: asyncio.AbstractEventLoop  # of that pool
     lost_by: BaseException | None = None
     owned: bool = False  # somebody will give it back, whatever happens; not yet while it is taken
+    out: bool = False  # acquired, and not given back
+    fit: bool = True  # for another use; not if the end of the last one failed
+
+    def __init__(self, pool: CenotePool) -> None:
+        super().__init__(pool)
+        self.adapter = pool
+
+    def checkin(self, *arguments: Any, **options: Any) -> None:
+        try:
+            super().checkin(*arguments, **options)
+        except BaseException:
+            # SQLAlchemy forgets a place if a listener raises, or if the task is cancelled while
+            # the isolation level is reset.
+            if self.out:
+                self.fit = False
+                self.adapter._return_conn(self)
+            raise
 
     def invalidate(self, e: BaseException | None = None, soft: bool = False) -> None:
         if not soft:
@@ -242,7 +261,7 @@ class CenotePool(SQLAlchemyPool):
                     code="3o7r",
                 ) from error
             record.home, record.loop = pool, asyncio.get_running_loop()
-            record.owned = False
+            record.owned, record.out = False, True
             return record
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -263,13 +282,15 @@ class CenotePool(SQLAlchemyPool):
         """Return a record whose connection was detached, by the program or by the collector, which
         may run in any thread and in the middle of anything."""
         place = cast(Record, record)
+        place.out = False
         if not place.loop.is_closed():
             place.loop.call_soon_threadsafe(self._give_back, place)
 
     def _give_back(self, record: Record) -> None:
         """Return a record to the pool it is from; without a connection its place is free again."""
         pool = record.home
-        if record.dbapi_connection is None:
+        record.out = False
+        if record.dbapi_connection is None or not record.fit:
             by = record.lost_by
             pool.discard(record, by if isinstance(by, Exception) else None)
         else:
