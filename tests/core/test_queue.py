@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -9,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cenote._core import Claim
-from cenote.states import (
-    SlotState,
-)
+from cenote.states import ClaimState, SlotState
 from tests.support.cores import (
     CORES,
     NAMES,
@@ -206,3 +205,87 @@ def test_the_length_of_the_queue_costs_nothing(core_class: Any) -> None:
             )
         )
     assert costs[0] == costs[1]
+
+
+def test_a_long_queue_costs_nothing_where_a_lane_is_left(core_class: Any) -> None:
+    """The one that gets the place has an old turn, in the midst of claims without a lane."""
+    costs = []
+    for length in (3, 3000):
+        core = new_core(core_class, max_size=1)
+        lane = core.add_lane("lane", 1, 0)
+        waiting(core, length)
+        first, second = (in_lane(core, lane) for _ in range(2))
+        waiting(core, length)
+        costs.append(lines_of(core.leave, first))
+        assert line(core).index(second) == length
+    assert costs[0] == costs[1]
+
+
+def line(core: Any) -> list[Claim]:
+    """The claims in the queue, without those that wait for a place."""
+    claims = [claim for claim in core.pending() if claim.state is ClaimState.WAITING]
+    found = claims[: core.queued]
+    assert core.first is (found[0] if found else None)
+    assert core.last is (found[-1] if found else None)
+    assert [claim.previous for claim in found[1:]] == found[:-1]
+    return found
+
+
+def in_lane(core: Any, lane: Any) -> Claim:
+    """A claim that goes through it, and waits."""
+    claim = new_claim(core)
+    claim.lane = lane
+    core.wait(claim)
+    return claim
+
+
+@given(
+    lanes=st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.integers(-1, 1)), max_size=3),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["wait", "wait", "leave", "grant", "again"]), st.integers(0, 11))
+    ),
+)
+@pytest.mark.parametrize("kind", CORES, ids=NAMES)
+def test_lanes_agree_with_a_sorted_list(
+    kind: Any, lanes: list[tuple[int | None, int]], steps: list[tuple[str, int]]
+) -> None:
+    """Of each lane the oldest stand in the queue, as many as it has places."""
+    core = new_core(kind, max_size=1000)
+    records = [None, *(core.add_lane(str(n), *each) for n, each in enumerate(lanes))]
+    places = {None: inf, **{r: inf if r.max_size is None else r.max_size for r in records[1:]}}
+    waits: list[Claim] = []
+    granted: list[Claim] = []
+
+    def stands() -> list[Claim]:
+        """Who has a place keeps it; the others get those that are left, the oldest first."""
+        left = {record: places[record] for record in records}
+        for claim in (*granted, *(claim for claim in waits if claim.placed)):
+            left[claim.lane] -= 1
+        taken = [claim for claim in waits if claim.placed or claim.lane is None]
+        assert all(left[claim.lane] <= 0 for claim in waits if claim not in taken)
+        return sorted(taken, key=lambda claim: (-rank(claim), claim.queue_seq))
+
+    def rank(claim: Claim) -> int:
+        return 0 if claim.lane is None else claim.lane.priority
+
+    for step, index in steps:
+        if step == "wait":
+            waits.append(claim := new_claim(core))
+            claim.lane = records[index % len(records)]
+            core.wait(claim)
+        elif step == "leave" and waits:
+            core.leave(waits.pop(index % len(waits)))
+        elif step == "grant" and core.queued:
+            granted.append(core.grant())
+            waits.remove(granted[-1])
+        elif step == "again" and granted:
+            waits.append(granted.pop(index % len(granted)))
+            core.wait(waits[-1])
+        standing = stands()
+        assert line(core) == standing
+        assert core.queued == len(standing)
+        for record in records[1:]:
+            parked = [c for c in waits if c.lane is record and not c.placed]
+            assert record.parked == len(parked)
+            oldest = [c for c in waits if c.lane is record and c.placed]
+            assert all(c.queue_seq < p.queue_seq for c in oldest for p in parked)

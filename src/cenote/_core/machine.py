@@ -529,7 +529,7 @@ class Core(Queue):
 
     def _end(self, claim: Claim, event: str) -> None:
         state = CLAIM[claim.state, event]
-        has_probe = self._has_probe(claim)
+        has_probe, near = self._has_probe(claim), claim.next
         if claim.state is ClaimState.WAITING:
             self._dequeue(claim)
         elif claim in self._granted:
@@ -537,7 +537,7 @@ class Core(Queue):
         claim.state = state
         self.probes_in_use -= has_probe
         claim.probe = 0
-        self._vacate(claim)
+        self._vacate(claim, near)
         self.remove_deadline(claim)  # last: a deadline that stays behind does nothing
 
     def _has_probe(self, owner: Claim | Slot) -> bool:
@@ -559,20 +559,20 @@ class Core(Queue):
     def _without_probe(self, claim: Claim) -> bool:
         return self.circuit is CircuitState.RECOVERING and claim.probe != self.recovery
 
-    def _stand(self, claim: Claim, turn: int, since: float) -> None:
-        """Into the queue, in which it stands since that time."""
+    def _stand(self, claim: Claim, turn: int, since: float, near: Claim | None = None) -> None:
+        """Into the queue, in which it stands since that time. `near`: see `_enqueue`."""
         without_probe = self._without_probe(claim)
         self._note_standing(since)
         if self.queued < self.opening and not self.sync_factory:
             claim.chosen = True  # more factories run than claims wait
-        self._enqueue(claim, turn)
+        self._enqueue(claim, turn, near)
         self.waiters_without_probe += without_probe
 
-    def _vacate(self, claim: Claim) -> None:
+    def _vacate(self, claim: Claim, near: Claim | None = None) -> None:
         """The claim gives up its place of its lane, if it has one."""
         if claim.placed and claim.lane is not None:
             claim.placed = False
-            self._free_place(claim.lane)
+            self._free_place(claim.lane, near)
 
     def _leave_lane(self, slot: Slot) -> None:
         """The same for a slot, which had it from its holder."""
@@ -581,14 +581,14 @@ class Core(Queue):
             slot.lane = None
             self._free_place(lane)
 
-    def _free_place(self, lane: Lane) -> None:
+    def _free_place(self, lane: Lane, near: Claim | None = None) -> None:
         """One place less is taken: the oldest that waits for one has it, and is in the queue."""
         lane.used -= 1
         claim = lane.first
         if claim is not None and self.enter(claim):
             self._unlink(claim)
             claim.queued_at = self.now
-            self._stand(claim, claim.queue_seq, self.now)
+            self._stand(claim, claim.queue_seq, self.now, near)
 
     def _dequeue(self, claim: Claim) -> None:
         task = id(claim.task)

@@ -125,10 +125,13 @@ class Queue(Deadlines):
             level = level.higher
         return level
 
-    def _enqueue(self, claim: Claim, turn: int) -> None:
-        """Enqueue it behind claims of its priority, or a higher one, with an earlier turn."""
-        lane = claim.lane
-        level = self.normal if lane is None else lane.level
+    def _enqueue(self, claim: Claim, turn: int, near: Claim | None = None) -> None:
+        """Enqueue it behind claims of its priority, or a higher one, with an earlier turn.
+
+        `near`: where a claim stood that has just left the queue. The search begins there if it can,
+        so that it costs the same to cancel one of a lane, however many others are ahead of it.
+        """
+        lane, level = claim.lane, self._of(claim)
         after, above = level.last, level.higher
         while above is not None and above.last is None:
             above = above.higher
@@ -138,6 +141,10 @@ class Queue(Deadlines):
         elif after.queue_seq > turn:
             # It is an old turn: near the front, behind others of the kind at most.
             before = self.first if before_level is None else before_level.next
+            if near is not None and near.previous is not before_level:
+                earlier = near.previous
+                if earlier is not None and self._of(near) is level and earlier.queue_seq < turn:
+                    before = near
             assert before is not None
             while before.queue_seq < turn:
                 before = before.next
@@ -159,6 +166,10 @@ class Queue(Deadlines):
         if lane is not None:
             lane.queued += 1
         self.queued += 1
+
+    def _of(self, claim: Claim) -> Level:
+        """The level of its priority."""
+        return self.normal if claim.lane is None else claim.lane.level
 
     def _park(self, claim: Claim, lane: Lane) -> None:
         """Behind the last that waits for a place of this lane."""

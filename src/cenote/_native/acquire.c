@@ -208,7 +208,7 @@ acquire_start(Claim *claim, Engine *engine, Core *core)
         if (claim->placed) { /* somebody may have waited for its place of the lane */
             PyObject *error = PyErr_GetRaisedException();
             core->now = claim->began > core->now ? claim->began : core->now;
-            core_vacate(core, claim);
+            core_vacate(core, claim, NULL);
             if (engine_advance(engine) < 0) {
                 PyErr_Clear();
             }

@@ -250,7 +250,7 @@ core_wait(Core *core, Claim *claim, double now)
         claim->queued_at = since;
     }
     if (core_enter(claim)) {
-        core_stand(core, claim, since);
+        core_stand(core, claim, since, NULL);
         core_note_peak(core);
     }
     else {
@@ -424,7 +424,9 @@ core_end(Core *core, Claim *claim, int event)
     }
     int failed = 0;
     int state = claim_law[claim->state][event];
+    Claim *near = NULL;
     if (claim->state == WAITING) {
+        near = claim->next;
         failed = core_dequeue(core, claim);
     }
     else {
@@ -432,7 +434,7 @@ core_end(Core *core, Claim *claim, int event)
     }
     claim->state = state;
     core_release_probe(core, &claim->probe);
-    core_vacate(core, claim);
+    core_vacate(core, claim, near);
     deadline_remove(claim);
     Py_DECREF(claim);
     return failed;

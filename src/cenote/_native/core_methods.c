@@ -262,7 +262,7 @@ Core_dismiss(Core *core, PyObject *object)
         return NULL;
     }
     core_release_probe(core, &claim->probe);
-    core_vacate(core, claim);
+    core_vacate(core, claim, NULL);
     deadline_remove(claim);
     Py_RETURN_NONE;
 }

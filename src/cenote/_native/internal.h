@@ -329,12 +329,12 @@ static int core_reports(Core *core, long long probe);
 
 /* lanes.c */
 static inline void queue_remove(Core *core, Claim *claim);
-static void core_stand(Core *core, Claim *claim, double since);
+static void core_stand(Core *core, Claim *claim, double since, Claim *near);
 static int core_sheds(Core *core, Claim *claim, double now);
 static int core_enter(Claim *claim);
 static void core_park(Core *core, Claim *claim);
 static void core_unpark(Core *core, Claim *claim);
-static void core_vacate(Core *core, Claim *claim);
+static void core_vacate(Core *core, Claim *claim, Claim *near);
 static inline void core_leave_lane(Core *core, Slot *slot);
 static void levels_free(Core *core);
 static PyObject *Core_add_lane(Core *core, PyObject *const *args, Py_ssize_t nargs);

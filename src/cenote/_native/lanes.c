@@ -8,9 +8,10 @@ level_of(Core *core, Claim *claim)
     return claim->lane == NULL ? &core->normal : claim->lane->level;
 }
 
-/* Enqueue it behind claims of its priority, or a higher one, with an earlier turn. */
+/* Enqueue it behind claims of its priority, or a higher one, with an earlier turn. `near`: where a
+ * claim stood that has just left the queue, or NULL. The search begins there if it can. */
 static void
-queue_insert(Core *core, Claim *claim)
+queue_insert(Core *core, Claim *claim, Claim *near)
 {
     Level *level = level_of(core, claim), *above = level->higher;
     while (above != NULL && above->last == NULL) {
@@ -24,6 +25,10 @@ queue_insert(Core *core, Claim *claim)
     else if (after->queue_seq > claim->queue_seq) {
         /* It has its old turn: near the front, behind others of the kind at most. */
         Claim *before = before_level == NULL ? core->waiters.first : before_level->next;
+        if (near != NULL && near->prev != before_level && level_of(core, near) == level &&
+            near->prev->queue_seq < claim->queue_seq) {
+            before = near;
+        }
         while (before->queue_seq < claim->queue_seq) {
             before = before->next;
         }
@@ -55,7 +60,7 @@ queue_remove(Core *core, Claim *claim)
 
 /* Into the queue, in which it stands since that time. In an empty one, what is judged begins. */
 static void
-core_stand(Core *core, Claim *claim, double since)
+core_stand(Core *core, Claim *claim, double since, Claim *near)
 {
     if (core->waiters.length == 0) {
         core->overloaded = 0;
@@ -64,7 +69,7 @@ core_stand(Core *core, Claim *claim, double since)
     if (core->waiters.length < core->opening && !core->sync_factory) {
         claim->chosen = 1; /* more factories run than claims wait */
     }
-    queue_insert(core, claim);
+    queue_insert(core, claim, near);
     if (core_without_probe(core, claim)) {
         core->waiters_without_probe++;
     }
@@ -129,25 +134,25 @@ core_unpark(Core *core, Claim *claim)
 
 /* One place less is taken: the oldest that waits for one has it, and is in the queue. */
 static void
-core_free_place(Core *core, Lane *lane)
+core_free_place(Core *core, Lane *lane, Claim *near)
 {
     lane->used--;
     Claim *claim = lane->parked.first;
     if (claim != NULL && core_enter(claim)) {
         core_unpark(core, claim);
         claim->queued_at = core->now;
-        core_stand(core, claim, core->now);
+        core_stand(core, claim, core->now, near);
         Py_DECREF(claim); /* the lane's; the queue has its own */
     }
 }
 
-/* The claim gives up its place of its lane, if it has one. */
+/* The claim gives up its place of its lane, if it has one. `near`: see queue_insert(). */
 static void
-core_vacate(Core *core, Claim *claim)
+core_vacate(Core *core, Claim *claim, Claim *near)
 {
     if (claim->placed) {
         claim->placed = 0;
-        core_free_place(core, claim->lane);
+        core_free_place(core, claim->lane, near);
     }
 }
 
@@ -158,7 +163,7 @@ core_leave_lane(Core *core, Slot *slot)
     if (slot->lane != NULL) {
         Lane *lane = slot->lane;
         slot->lane = NULL;
-        core_free_place(core, lane);
+        core_free_place(core, lane, NULL);
     }
 }
 
