@@ -246,3 +246,29 @@ async def test_a_statement_under_way_is_not_handed_on(pool_of: Made) -> None:
 def test_a_bad_reset_is_refused_at_once(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="reset must be one of 'auto', 'always', 'never', or a"):
         create_pool("postgresql://localhost/shop", reset=value)
+
+
+LOCKS = """
+    select count(*) from pg_locks l join pg_class c on c.oid = l.relation where c.relname = $1
+"""
+
+
+async def test_nothing_is_locked_by_a_connection_in_the_pool(make_asyncpg_pool: Made) -> None:
+    """asyncpg ends the message of a preparation with the first run, which may never come."""
+    async with make_asyncpg_pool(max_size=1) as pool, make_asyncpg_pool(max_size=1) as other:
+        await other.execute("create table locked (id int)")
+        try:
+            async with pool.acquire() as connection:
+                await connection.prepare("select * from locked")
+            assert await other.fetchval(LOCKS, "locked") == 0
+            for insert in (pool.execute, pool.fetch, pool.fetchval):
+                with pytest.raises(asyncpg.DataError):
+                    await insert("insert into locked values ($1)", "x")
+                assert await other.fetchval(LOCKS, "locked") == 0
+            async with pool.acquire() as connection:
+                with pytest.raises(asyncpg.DataError):
+                    await connection.fetch("select * from locked where id = $1", "x")
+            assert await other.fetchval(LOCKS, "locked") == 0
+        finally:
+            await pool.expire_connections()
+            await other.execute("drop table locked")

@@ -43,10 +43,10 @@ library.require(pools.PoolConnectionProxy, ["_con", "_detach", "_holder"])
 library.require(
     asyncpg.Connection,
     [
-        "_aborted", "_copy_in", "_copy_out", "_drop_local_statement_cache", "_execute",
-        "_executemany", "_listeners", "_log_listeners", "_on_release", "_pool_holder", "_prepare",
-        "_protocol", "_reset", "_server_caps", "_stmt_cache", "_top_xact", "_transport",
-        "get_reset_query",
+        "_aborted", "_copy_in", "_copy_out", "_do_execute", "_drop_local_statement_cache",
+        "_execute", "_executemany", "_listeners", "_log_listeners", "_on_release", "_pool_holder",
+        "_prepare", "_protocol", "_reset", "_server_caps", "_stmt_cache", "_top_xact",
+        "_transport", "get_reset_query",
     ],
 )  # fmt: skip
 library.require(
@@ -176,6 +176,12 @@ def kept_statements(raw: Any) -> int:
     return len(raw._stmt_cache)
 
 
+async def end_preparation(raw: Any) -> None:
+    """After a preparation that nothing has followed: asyncpg does not end it, and until then the
+    server keeps its locks, and is in a transaction that nobody sees."""
+    await raw._protocol.query("SELECT 1", None)
+
+
 def drop_statements(raw: Any) -> None:
     """Empty the cache of prepared statements."""
     raw._drop_local_statement_cache()
@@ -213,7 +219,16 @@ def watched(base: Any, note: Callable[[Any, Any], None], make: Callable[[], Any]
 
         def _prepare(self, query: Any, **options: Any) -> Any:
             note(self.cenote_session, query)
+            self.cenote_session.unended = True
             return super()._prepare(query, **options)
+
+        async def _do_execute(self, *arguments: Any, **options: Any) -> Any:
+            try:
+                return await super()._do_execute(*arguments, **options)
+            except Exception as error:
+                if getattr(error, "severity", None) is None:  # not of the server
+                    self.cenote_session.unended = True
+                raise
 
         def cursor(self, query: Any, *args: Any, **options: Any) -> Any:
             note(self.cenote_session, query)

@@ -22,13 +22,15 @@ TEXTS: StatementCache = StatementCache(
 class SessionState:
     """What was changed in the session of one connection since it was clean."""
 
-    __slots__ = ("codecs", "ending", "lasting", "probe", "replans", "touched")
+    __slots__ = ("codecs", "ending", "lasting", "probe", "replans", "touched", "unended")
 
     def __init__(self) -> None:
         self.touched: str | None = None  # why the session must be reset
         self.lasting: bool = False  # no reset undoes the change
         self.replans: bool = False  # what was prepared is not there any more
         self.codecs: dict[tuple[str, str], None] = {}  # types and schemas, in order
+        # Perhaps a statement was prepared, and nothing was sent after that.
+        self.unended: bool = False
         self.ending: bool = False  # closed by this program, and not by the server
         self.probe: Any = None
 
@@ -44,7 +46,7 @@ class SessionState:
     def forget(self) -> None:
         """Count what was changed so far as the state of a clean session."""
         self.touched = None
-        self.lasting = self.replans = False
+        self.lasting = self.replans = self.unended = False
         self.codecs.clear()
 
 
@@ -76,7 +78,7 @@ def is_clean(raw: Any, session: SessionState | None) -> bool:
     return (
         session is not None
         and session.touched is None
-        and not session.codecs
+        and not (session.codecs or session.unended)
         and not private.is_cancelling(raw)
         and not private.in_transaction(raw)
         and not private.has_listeners(raw)
@@ -98,6 +100,8 @@ async def reset(raw: Any, session: SessionState | None) -> bool:
         lost = text is RESET and int(answer.removeprefix("SELECT ")) < private.kept_statements(raw)
         if lost or session is None or session.replans:
             private.drop_statements(raw)
+    elif session is not None and session.unended:
+        await private.end_preparation(raw)
     for typename, schema in codecs:
         await raw.reset_type_codec(typename, schema=schema)
     if session is not None:
