@@ -8,7 +8,7 @@ from logging import DEBUG
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...log import log
-from ...sql.dialects import MYSQL, Dialect
+from ...sql.dialects import MYSQL, Dialect, Isolation
 from ...sql.driver import MANY, Arguments, Collected, DriverConnection, Prepared, RowCursor
 from ...sql.notes import note_row, of_values
 from ...sql.parsing.placeholders import Template, UsualText
@@ -142,13 +142,21 @@ class MysqlConnection(DriverConnection):
             return ()
         return conversions(result, self.raw.variables)
 
-    async def _run(self, text: str, arguments: Any) -> Any:
+    def _run(self, text: str, arguments: Any) -> Awaitable[Any]:
         """The first result. What has parameters is prepared, and they are sent apart from it."""
         raw = self.raw
         if not arguments:
-            return await raw.run(text)
+            return raw.run(text)
         values = self.values(arguments)
-        statement = self._kept(text, values) or await self._statement(text, values)
+        statement = self._kept(text, values)
+        if statement is None:
+            return self._prepare_and_run(text, values)
+        check_count(statement, values)
+        return raw.run_prepared(statement, values)
+
+    async def _prepare_and_run(self, text: str, values: Sequence[Any]) -> Any:
+        raw = self.raw
+        statement = await self._statement(text, values)
         if statement is None:
             return await raw.run(self._written(text, values))
         if len(text) <= self._driver.longest_kept:
@@ -354,6 +362,22 @@ class MysqlConnection(DriverConnection):
         return MysqlSource(self, rows, alone, text, statement)
 
     # -- transactions ----------------------------------------------------------------------------
+
+    # By the shortest way: nobody asks how many rows matched.
+
+    async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
+        for text in MYSQL.begin(isolation, read_only):
+            await self.raw.run(text)
+
+    async def commit(self) -> bool:
+        await self.raw.run(MYSQL.commit())
+        return True
+
+    async def savepoint(self, name: str) -> None:
+        await self.raw.run(MYSQL.savepoint(name))
+
+    async def release_savepoint(self, name: str) -> None:
+        await self.raw.run(MYSQL.release_savepoint(name) or "")
 
     async def watch(self, call: Callable[[Any], Awaitable[T]]) -> T:
         """The flag of the server is on before and after: only a savepoint shows whether it is still
