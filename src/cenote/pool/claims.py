@@ -12,7 +12,7 @@ from .._core import Claim, Slot
 from ..errors import AcquireTimeoutError
 from ..events import EventKind, RefusalReason, lane_name, task_name
 from ..mask import explained
-from ..states import ClaimState, Handover, SlotState
+from ..states import CircuitState, ClaimState, Handover, Phase, SlotState
 from .circles import find_circle
 from .waiter import Waiter
 
@@ -210,11 +210,23 @@ class Claims:
             engine.core.leave(claim)
             self.pass_on(claim)
 
+    def _only_waits(self, claim: Claim) -> bool:
+        """Whether it has and owes nothing, so that nobody can be served because it leaves."""
+        engine = self._engine
+        core = engine.core
+        return (
+            claim.state is ClaimState.WAITING and claim.slot is None and not engine.lanes.records
+            and core.circuit is CircuitState.ACTIVE and core.phase is Phase.OPEN
+        )  # fmt: skip
+
     def _cancelled(self, claim: Claim) -> None:
         if claim.state not in PENDING:
             return  # it has failed, and the cancellation only hides that
         self._engine.history.catch_up()
         try:
-            self.give_up(claim)
+            if self._only_waits(claim):
+                self._engine.core.leave(claim)
+            else:
+                self.give_up(claim)
         finally:
             self._engine.accounts.cancelled(claim)
