@@ -218,6 +218,14 @@ def test_something_that_cannot_be_called_is_refused(into: object) -> None:
         check_into(into)
 
 
+def test_a_coroutine_function_is_refused() -> None:
+    async def load(name: str) -> str:
+        return name
+
+    with pytest.raises(TypeError, match="load: rows are made by a plain function"):
+        convert(make_row(("name",), ("Ada",)), load)
+
+
 @dataclasses.dataclass
 class WithInitVar:
     x: int

@@ -68,6 +68,8 @@ def _plan(into: Callable[..., Any], names: tuple[str, ...]) -> Maker:
             f"into={label}: the result has two columns called {_listed(repeated)}; "
             f"give them different names with AS"
         )
+    if inspect.iscoroutinefunction(into):
+        raise TypeError(f"into={label}: rows are made by a plain function, not by a coroutine one")
     taken = _taken_by(into)
     _check(label, taken, names)
     return taken.maker(into, names)
