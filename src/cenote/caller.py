@@ -12,14 +12,16 @@ _ASYNCIO = os.path.dirname(os.path.abspath(asyncio.__file__)) + os.sep
 _CONTEXTLIB = contextlib.__file__
 
 internal: dict[str, bool] = {}  # file name -> whether it belongs to cenote, asyncio or contextlib
+_skipped: dict[tuple[str, ...], dict[str, bool]] = {}  # `skip` -> module name -> whether it is in
 
 
 def caller(frame: FrameType, skip: tuple[str, ...] = ()) -> tuple[CodeType, int]:
     """Return code and instruction of the first frame outside cenote, asyncio and contextlib, and
     outside the modules and packages in `skip`; if there is none, of the first outside cenote."""
     found: FrameType | None = frame
+    modules = _skipped.setdefault(skip, {}) if skip else {}
     while found is not None:
-        if not _is_own(found.f_code) and not (skip and _is_in(found, skip)):
+        if not _is_own(found.f_code) and not (skip and _is_in(found, skip, modules)):
             return found.f_code, found.f_lasti
         found = found.f_back
     return caller(frame) if skip else (frame.f_code, frame.f_lasti)
@@ -54,9 +56,14 @@ def may_have_interrupted_use(error: BaseException) -> bool:
     return not isinstance(error, Exception)
 
 
-def _is_in(frame: FrameType, modules: tuple[str, ...]) -> bool:
+def _is_in(frame: FrameType, skip: tuple[str, ...], known: dict[str, bool]) -> bool:
+    # Each acquire of an ORM passes some twenty frames, of a few modules.
     name = str(frame.f_globals.get("__name__"))
-    return any(name == module or name.startswith(f"{module}.") for module in modules)
+    found = known.get(name)
+    if found is None:
+        found = any(name == module or name.startswith(f"{module}.") for module in skip)
+        known[name] = found
+    return found
 
 
 def _is_own(code: CodeType) -> bool:

@@ -244,7 +244,8 @@ class CenotePool(SQLAlchemyPool):
         return record
 
     async def _acquire(self) -> Record:
-        self._bind(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()  # a system call before Python 3.12
+        self._bind(loop)
         while True:
             pool = self.pool
             try:
@@ -260,7 +261,7 @@ class CenotePool(SQLAlchemyPool):
                     f"reached: {error}",
                     code="3o7r",
                 ) from error
-            record.home, record.loop = pool, asyncio.get_running_loop()
+            record.home, record.loop = pool, loop
             record.owned, record.out = False, True
             return record
 
