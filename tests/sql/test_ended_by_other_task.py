@@ -183,3 +183,29 @@ async def test_a_block_outlives_no_close(backend: Backend, inside: str, end: str
         assert await ids(db, table) == [3]
         assert not db._loop_databases.left_behind
         await eventually(lambda: is_quiet(db))
+
+
+async def test_a_transaction_without_block_outlives_no_close(backend: Backend) -> None:
+    async with backend.database() as db, backend.table(db) as table:
+        insert = f"insert into {table} values (?, 'y')"
+        begun, closed = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            await db.begin()
+            await db.execute(insert, [1])
+            begun.set()
+            await closed.wait()
+            for use in (lambda: db.execute(insert, [2]), db.commit):
+                with pytest.raises(TransactionLostError, match="the database was closed"):
+                    await use()
+            await db.rollback()
+            await db.execute(insert, [3])
+
+        task = asyncio.create_task(work())
+        await begun.wait()
+        await db.close()
+        await db.open()
+        closed.set()
+        assert await within(task) is None
+        assert await ids(db, table) == [3]
+        await eventually(lambda: is_quiet(db))

@@ -66,11 +66,11 @@ def lose_block(block: Transaction, session: Session, outcome: Outcome) -> None:
     """Another task has ended this block: what its own task runs until it leaves the block, or rolls
     back, raises, and is not committed by itself."""
     loop_db, task = session.loop_db, block.task
-    if not block.is_block or task.done() or acting_task(loop_db) is task:
+    if task.done() or acting_task(loop_db) is task:
         return
     if loop_db.over:
         loop_db.database._loop_databases.leave_behind(task, block)
-    elif task not in loop_db.joined:
+    elif block.is_block and task not in loop_db.joined:
         held = loop_db.sessions.get(task) or loop_db.bind(None, session.claim, task)
         if held.state in HOLDS_NOTHING and held.lost is None and not held.transactions:
             held.lose_block(block, outcome, "another task has ended it")
