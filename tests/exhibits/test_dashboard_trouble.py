@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 
 import pytest
@@ -33,6 +34,8 @@ def test_an_outage_stands_on_top_in_words(program, browser):
     assert "Last failure: ConnectionRefusedError: connect to db:5432 refused" in said
     assert not browser.seen("#calm")
     assert browser.text("#pool-state") == "breaker open"
+    assert re.match(r"Open for .* s: no acquire passes", browser.text("#breaker-facts"))  # no probe
+    assert re.match(r"Last failure, .* s ago: Connection", browser.text("#breaker-failure"))
     top = browser.run("return document.querySelector('#trouble').getBoundingClientRect().top")
     assert top < 300  # in the first screen
     program.call(pool.activate)

@@ -204,7 +204,8 @@ function drawBreaker(pool, breaker, now) {
   const ago = (ms) => age(Math.max(0, (now - ms) / 1000));
   const begin = pool.since !== null ? pool.since : last && !last[2] ? last[0] : null;
   const since = begin === null ? '' : ` for ${ago(begin)}`;
-  const probed = pool.state === 'INACTIVE' && last && last[0] > begin ? `, last probe ${ago(last[0])} ago` : '';
+  const tried = changes.some(([ms, state]) => state === 'RECOVERING' && ms >= begin);
+  const probed = pool.state === 'INACTIVE' && tried ? `, last probe ${ago(last[0])} ago` : '';
   const strategy = breaker.strategy ? ` · ${breaker.strategy}` : ' · no strategy';
   const limit = pool.state === 'RECOVERING' ? ` (${breaker.limit} at most)` : '';
   const [word, meaning] = BREAKER_WORDS[pool.state];
