@@ -164,11 +164,7 @@ class Machine(RuleBasedStateMachine):
         self.model.spoiled.add(label)
         steps_taken[type(self).__name__] += 1
 
-    # Without a lane: who waits for a place of one is overtaken once if a sync factory fails for
-    # another of that lane, whose place is free a step after its permit.
-    @precondition(
-        lambda self: not (self.async_factory or self.options.min_size or self.options.lanes)
-    )
+    @precondition(lambda self: not (self.async_factory or self.options.min_size))
     @rule(failing=st.sets(st.integers(0, 2)))
     def break_factory(self, failing: set[int]) -> None:
         self.world.failing = self.model.failing = failing

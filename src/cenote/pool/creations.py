@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import messages
-from .._core import Slot
+from .._core import Claim, Slot
 from ..errors import BackendFullError, PoolError, Undone, Withheld
 from ..events import DestroyReason, EventKind
 from ..hooks import drop, is_awaitable
@@ -88,7 +88,7 @@ class Creations:
         if not work.finished:
             self.tasks[slot] = work
 
-    def make(self, slot: Slot, *, start: bool) -> bool:
+    def make(self, slot: Slot, claim: Claim, *, start: bool) -> bool:
         """Create in this step. False: the factory is async; with `start` it goes on as a task."""
         engine = self._engine
         context = engine.context.copy()
@@ -102,11 +102,11 @@ class Creations:
             self._withheld(slot)
             return False
         except BaseException as error:
-            self._failed(slot, error, began, to_waiter=False)
+            self._failed_here(slot, claim, error, began)
             raise
         if made is None:
             nothing = messages.made_nothing(engine.name)
-            self._failed(slot, nothing, began, to_waiter=False)
+            self._failed_here(slot, claim, nothing, began)
             raise nothing
         if not is_awaitable(made):
             self._opened(slot, made, began)
@@ -262,6 +262,13 @@ class Creations:
         engine.maintenance.created()
         engine.signals.note(EventKind.CREATED, made, duration=now - began)
         engine.signals.changed()
+
+    def _failed_here(self, slot: Slot, claim: Claim, error: BaseException, began: float) -> None:
+        """A factory failed in the step of this claim, which gives its place of its lane up before
+        the slot is free: else a younger claim would overtake the one that waits for the place."""
+        self._engine.lanes.note_time()
+        self._engine.core.dismiss(claim)
+        self._failed(slot, error, began, to_waiter=False)
 
     def _failed(self, slot: Slot, error: BaseException, began: float, *, to_waiter: bool) -> None:
         self._engine.core.fail_slot(slot)

@@ -345,7 +345,7 @@ class Engine(EngineBase, Generic[T]):
 
     def _make_now(self, claim: Claim, slot: Slot) -> bool:
         try:
-            return self.creations.make(slot, start=False)
+            return self.creations.make(slot, claim, start=False)
         except Exception as error:
             self.accounts.open(claim)
             self.accounts.ended(claim, error)

@@ -262,7 +262,7 @@ class Pool(FastPath[T], Generic[T]):
         """Create one resource with the factory, even while the breaker is open.
 
         The resource is idle then, or goes to a waiter. Return False if there is no room below
-        `max_size`.
+        `max_size`, or if `max_creating` factories run already.
 
         Raises:
             Exception: What the factory raised; it is reported as any failure of the factory.

@@ -231,7 +231,7 @@ class Waiter:
 
     def _make(self, slot: Slot) -> bool:
         """Use the permit. False: the factory turned out to be async, and goes on without us."""
-        made = self._engine.creations.make(slot, start=self.claim.timeout != 0)
+        made = self._engine.creations.make(slot, self.claim, start=self.claim.timeout != 0)
         if not made:
             self._ask_on()
         return made

@@ -272,6 +272,26 @@ async def test_a_freed_place_comes_with_the_old_turn(make_pool):
     pool.release(await waiters[2])
 
 
+async def test_a_failed_factory_frees_the_place_before_the_slot(make_pool):
+    fates = iter([True, False, True])
+
+    def create():
+        if not next(fates):
+            raise OSError("no route")
+        return Thing()
+
+    pool = make_pool(create, max_size=1)
+    lane = pool.lane("lane", max_size=1)
+    held = await pool.acquire()
+    failing, older = acquiring(lane, name="failing"), acquiring(lane, name="older")
+    await settle()
+    younger = acquiring(pool, name="younger")
+    await settle()
+    pool.discard(held)
+    assert isinstance(await outcome(failing), OSError)
+    assert await served_in_order(pool, await older, [younger]) == ["younger"]
+
+
 async def test_cancelling_in_a_long_lane_costs_the_same(make_pool):
     """However long the queue is: every second one leaves, the others keep their order."""
     pool = make_pool(Thing, max_size=1)
