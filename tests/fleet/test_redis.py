@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+import cenote
 from cenote.fleet.ledger import LedgerConfig, LedgerConfigError, LedgerError, News, Sync
 from cenote.fleet.redis import RedisLedger
 from cenote.testing import FaultProxy
@@ -109,6 +110,18 @@ async def test_news_comes_to_the_member_it_is_for(redis_server):
         await ledger.sync(request("a", 3, keep=held - 5, need=20))
         await eventually(lambda: others)
         assert others[0] == News("b")
+
+
+async def test_a_start_while_the_server_hangs_gets_the_floor():
+    """Others may have the rest; only a server that refuses everybody is nobody's."""
+    with RedisServer() as server:
+        server.pause()
+        fleet = cenote.Fleet(server.url, budget=60, ttl=3.0, name=uuid4().hex)
+        async with cenote.Pool(object, min_size=2, max_size=20, fleet=fleet) as pool:
+            assert pool.max_size == 2
+            server.go_on()
+            async with asyncio.timeout(WAIT):
+                await eventually(lambda: pool.max_size == 20)
 
 
 async def test_a_server_that_hangs_is_an_error():

@@ -125,6 +125,8 @@ async def main(url, options):
         elif what == "silent":
             members = await program.fleet.members()
             answer = [each.process for each in members if each.silent]
+        elif what == "breaker":
+            answer = str(program.db.pool.state)
         elif what == "fork":
             answer = await program.fork()
         elif what == "close":

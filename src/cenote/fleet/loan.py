@@ -449,7 +449,7 @@ class MemberLoan:
             self._warned = True
             self._log(
                 WARNING, "the fleet cannot be reached (%s); for %.1f s this process keeps "
-                "%d, then with %d at most", why, lease.ends - now, lease.size, lease.part,
+                "%d, then has %d at most", why, lease.ends - now, lease.size, lease.part,
             )  # fmt: skip
         else:
             self._log(DEBUG, "the fleet cannot be reached: %s", why)

@@ -41,6 +41,7 @@ try:
         RedisError,
         ResponseError,
     )
+    from redis.exceptions import TimeoutError as RedisTimeoutError
 except ImportError as _error:
     raise ImportError(
         "a fleet in Redis or Valkey needs redis-py 5.0.1 or later: pip install 'cenote[redis]'"
@@ -221,8 +222,10 @@ class RedisLedger:
         try:
             async with asyncio.timeout(self._patience):
                 yield
-        except TimeoutError:
-            raise LedgerError(f"{self._where()}: no answer for {self._patience:g} s") from None
+        except (TimeoutError, RedisTimeoutError):
+            late = TimeoutError()  # as the cause: the server may be slow, and not away
+            said = f"{self._where()}: no answer for {self._patience:g} s"
+            raise LedgerError(said) from late
         except _REFUSED as error:
             raise LedgerConfigError(
                 f"{self._where()}: {explained(error)}. The user needs the keys {self._prefix}* and "
