@@ -1,7 +1,7 @@
 """`python -m benchmarks.processes --ledger local`: how fast a fleet of real processes reacts.
 
-The processes share the budget of a real PostgreSQL server, whose role lets in no more than that. The
-times say little on a machine that does other work as well.
+The processes share the budget of a real PostgreSQL server, whose role lets in no more than
+that. The times say little on a machine that does other work as well.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -121,12 +122,12 @@ async def move(bench: Bench) -> None:
         took = []
         for _ in range(bench.rounds):
             await first.ask("work", 41, HOLD)
-            await until(lambda each=first: has(each, 41))
+            await until(partial(has, first, 41))
             await asyncio.sleep(TTL)
             await first.ask("work", 0, HOLD)
             await asyncio.sleep(1.0)  # longer than a need is remembered
             await second.ask("work", 41, HOLD)
-            took.append(await until(lambda each=second: has(each, 41)))
+            took.append(await until(partial(has, second, 41)))
             first, second = second, first
             await second.ask("work", 0, HOLD)
             await first.ask("work", 0, HOLD)
@@ -142,11 +143,11 @@ async def kill(bench: Bench) -> None:
         async with AsyncExitStack() as stack:
             first, second = await started(stack, [bench.process(30) for _ in range(2)])
             await first.ask("work", 20, HOLD)
-            await until(lambda each=first: has(each, 20))
+            await until(partial(has, first, 20))
             await second.ask("work", 29, HOLD)
             await asyncio.sleep(TTL / 5)
             await first.kill()
-            took.append(await until(lambda each=second: has(each, 29)))
+            took.append(await until(partial(has, second, 29)))
     bench.add("kill -9, all is used again", took, f"file 0.2, PG 1, Redis {1.2 * TTL:.1f}")
 
 
@@ -170,9 +171,9 @@ async def deploy(bench: Bench) -> None:
             floors.append(await until(is_served))
 
         await asyncio.gather(*map(begin, new))
-        fair = [await until(lambda each=each: has(each, EACH // 2)) for each in new]
+        fair = [await until(partial(has, each, EACH // 2)) for each in new]
         await asyncio.gather(*(each.ask("close") for each in old))
-        fair += [await until(lambda each=each: has(each, EACH)) for each in new]
+        fair += [await until(partial(has, each, EACH)) for each in new]
         for each in new:
             errors += len((await each.count())["errors"])
     bench.add("deploy: first connection of a new process", floors, "0.25")
@@ -214,7 +215,7 @@ async def without_coordinator(bench: Bench) -> None:
             for each in processes:
                 await each.count()
             await asyncio.sleep(seconds)
-            return sum([(await each.count())["served"] for each in processes]) / seconds
+            return float(sum([(await each.count())["served"] for each in processes])) / seconds
 
         usual = await served(0.9 * TTL)
         bench.redis.kill()
@@ -243,7 +244,7 @@ async def redis_sync(bench: Bench) -> None:
             await ledger.sync(Sync(name, seq, 1, 1, 1, 20, 2 * MEMBERS, host, number, "pool"))
 
     async with Redis.from_url(bench.redis.url) as client:
-        ledger._follow = nothing  # type: ignore[method-assign]  # the news is not measured
+        ledger._follow = nothing  # type: ignore  # the news is not measured
         for seq in range(1, 4):
             await beat(seq)
         await client.config_resetstat()

@@ -29,3 +29,13 @@ def test_what_is_killed_comes_back_within_ttl() -> None:
     assert took < 1.2 * fleet.TTL + 2
     assert min(percent for _, percent in course) < 90
     assert course[-1][1] > 99
+
+
+@pytest.mark.exhibit
+@pytest.mark.driver
+def test_real_processes_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("asyncpg")
+    from benchmarks import processes
+
+    processes.main(["--rounds", "1", "--only", "move"])
+    assert "40 connections move" in capsys.readouterr().out

@@ -9,6 +9,7 @@ import os
 import random
 import sys
 from dataclasses import replace
+from typing import Any
 
 import cenote
 from tests.support.asked_process import AskedProcess
@@ -19,12 +20,12 @@ class FleetProcess(AskedProcess):
 
     module = "tests.support.fleet_process"
 
-    def __init__(self, database, /, **options):
+    def __init__(self, database: str, /, **options: Any) -> None:
         """`options`: of the fleet; `least`, `most`: of its database; `rate`: of its clock; `host`:
         on which it seems to be, with the file `place` if the fleet is in PostgreSQL."""
         super().__init__(database, json.dumps(options))
 
-    async def count(self):
+    async def count(self) -> Any:
         """What it has, what it served since the last look, and what went wrong."""
         return await self.ask("count")
 
@@ -34,31 +35,41 @@ class RatedLoop(asyncio.SelectorEventLoop):
 
     rate = 1.0
 
-    def time(self):
+    def time(self) -> float:
         return super().time() * self.rate
 
 
 class Program:
     """What runs in the process."""
 
-    def __init__(self, database, /, *, least=0, most=10, host=None, place=None, **options):
+    def __init__(
+        self,
+        database: str,
+        /,
+        *,
+        least: int = 0,
+        most: int = 10,
+        host: str | None = None,
+        place: str | None = None,
+        **options: Any,
+    ) -> None:
         self.fleet = cenote.Fleet(**options)
         if host is not None:
             ledger = replace(self.fleet._config.ledger, path=place)
             self.fleet._config = replace(self.fleet._config, host=host, ledger=ledger)
         self.db = cenote.Database(database, min_size=least, max_size=most, fleet=self.fleet)
         self.served = self.load = 0
-        self.tasks = set()
-        self.errors = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.errors: list[str] = []
 
-    def work(self, load, hold):
+    def work(self, load: int, hold: float) -> None:
         self.load = load
         for number in range(load):
             task = asyncio.create_task(self.use(number, hold), name=f"user {number}")
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
-    async def use(self, number, hold):
+    async def use(self, number: int, hold: float) -> None:
         while number < self.load:
             try:
                 async with self.db.connection():
@@ -68,7 +79,7 @@ class Program:
                 self.errors.append(repr(error))
                 await asyncio.sleep(0.1)
 
-    def count(self):
+    def count(self) -> dict[str, Any]:
         pool = self.db.pool
         served, self.served = self.served, 0
         return {
@@ -79,7 +90,7 @@ class Program:
             "errors": self.errors,
         }
 
-    async def fork(self):
+    async def fork(self) -> Any:
         """A child that uses the same objects, in a loop of its own, until it is told to end by the
         end of the pipe. Returns its id, and what it has served."""
         reading, writing = os.pipe()
@@ -98,7 +109,7 @@ class Program:
             os.write(writing, json.dumps(repr(error)).encode())
         os._exit(0)
 
-    async def in_child(self):
+    async def in_child(self) -> list[Any]:
         value = await self.db.fetch_val("select 7")
         members = await self.fleet.members()
         here = [each.process for each in members].count(os.getpid())
@@ -106,7 +117,7 @@ class Program:
         return [value, here]
 
 
-async def main(url, options):
+async def main(url: str, options: dict[str, Any]) -> None:
     program = Program(url, **options)
     await program.db.open()
     loop = asyncio.get_running_loop()
@@ -115,7 +126,7 @@ async def main(url, options):
     print("0", flush=True)
     while line := await reader.readline():
         what, *arguments = json.loads(line)
-        answer = 0
+        answer: Any = 0
         if what == "work":
             program.work(*arguments)
         elif what == "count":
