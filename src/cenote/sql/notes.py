@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from ..errors import PoolError
 from .dialects import Dialect
 from .parsing.placeholders import Style, describe_placeholders
+
+R = TypeVar("R")
 
 SYNTAX = "42"  # class of the SQLSTATEs of what a forgotten parameter may end in
 SYNTAX_ERROR = "42601"  # of PostgreSQL
@@ -43,6 +47,18 @@ def note_row(error: BaseException, first: int, last: int | None = None) -> None:
     else:
         rows = f"one of the rows {first} to {last} (counted from 0) failed"
         note(error, f"{ROW}{rows}, and the server does not say which; none is kept")
+
+
+def each_row(convert: Callable[[Any], R], rows: Iterable[Any]) -> list[R]:
+    """Convert every row; the error of one that cannot be sent names it."""
+    converted: list[R] = []
+    for row in rows:
+        try:
+            converted.append(convert(row))
+        except (TypeError, ValueError) as error:
+            note_row(error, len(converted))
+            raise
+    return converted
 
 
 def shift_rows(error: BaseException, by: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from ...log import log
 from ...sql.dialects import MYSQL, Dialect, Isolation
 from ...sql.driver import MANY, Arguments, Collected, DriverConnection, Prepared, RowCursor
-from ...sql.notes import note_row, of_values
+from ...sql.notes import each_row, note_row, of_values
 from ...sql.parsing.placeholders import Template, UsualText
 from ...sql.parsing.session_rules import analyse
 from ...sql.rows import make_rows
@@ -232,24 +232,13 @@ class MysqlConnection(DriverConnection):
     # -- the same statement many times -----------------------------------------------------------
 
     async def execute_many(self, text: str, arguments: Sequence[Any]) -> None:
-        rows = self._every_value(arguments)
+        rows = each_row(self.values, arguments)
         await self.atomically(lambda: self._run_batches(text, rows))
 
     async def atomically(self, work: Callable[[], Awaitable[object]], name: str = MANY) -> None:
         if not self.raw.server_status & (AUTOCOMMIT | IN_TRANSACTION):
             await self.begin(None, False)  # as every statement does without autocommit
         await super().atomically(work, name)
-
-    def _every_value(self, arguments: Sequence[Any]) -> list[Sequence[Any]]:
-        """The values of every row; nothing is sent if one of them cannot be."""
-        rows: list[Sequence[Any]] = []
-        for each in arguments:
-            try:
-                rows.append(self.values(each))
-            except (TypeError, ValueError) as error:
-                note_row(error, len(rows))
-                raise
-        return rows
 
     async def _run_batches(self, text: str, rows: Sequence[Any]) -> None:
         """A message that is larger than max_allowed_packet costs the connection."""
