@@ -134,9 +134,10 @@ class Counts(dict[str, int]):
     """
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse_change
-    clear = pop = popitem = _refuse_change
-    setdefault = update = _refuse_change  # pyright: ignore[reportAssignmentType]
+
+    if not TYPE_CHECKING:  # a snapshot shows it as a Mapping, which has none of these
+        __setitem__ = __delitem__ = __ior__ = _refuse_change
+        clear = pop = popitem = setdefault = update = _refuse_change
 
     def __missing__(self, reason: str) -> int:
         return 0
