@@ -90,13 +90,13 @@ async def test_a_series_that_has_begun_is_not_run_again(
             (link,) = links(db)
             atomically = DriverConnection.atomically
 
-            async def interrupted(self: Any, work: Any) -> None:
+            async def interrupted(self: Any, work: Any, *savepoint: str) -> None:
                 async def part() -> None:
                     await link.execute(f"update {name} set x = x + 1", None)
                     link.raw._transport.abort()
                     await link.execute(f"update {name} set x = x + 1", None)
 
-                await atomically(self, part if self is link else work)
+                await atomically(self, part if self is link else work, *savepoint)
 
             monkeypatch.setattr(DriverConnection, "atomically", interrupted)
             with pytest.raises(Exception, match="gone away"):

@@ -574,7 +574,7 @@ async def test_a_callback_without_a_task_cannot_begin(backend: Backend) -> None:
 
         def ask() -> None:
             seen.append((db.in_transaction, db.bound_connection, db.pin_reason))
-            with pytest.raises(RuntimeError, match="no running task"):
+            with pytest.raises(RuntimeError, match="no task is running"):
                 db.begin().send(None)
             seen.append("asked")
 
