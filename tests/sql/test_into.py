@@ -1,16 +1,30 @@
 """What rows become with `into=`, and which columns do not fit."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, NotRequired, Required, TypedDict, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    NotRequired,
+    Required,
+    TypedDict,
+    TypeVar,
+)
 
 import attrs
 import msgspec
 import pydantic
 import pytest
+import typing_extensions
 
 from cenote.sql.into import check_into, convert, convert_all
 from cenote.sql.rows import make_row
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 pytestmark = pytest.mark.once
 
@@ -38,6 +52,12 @@ class Named(NamedTuple):
 
 
 class Typed(TypedDict):
+    id: int
+    name: str
+    note: NotRequired[str]
+
+
+class Extended(typing_extensions.TypedDict):
     id: int
     name: str
     note: NotRequired[str]
@@ -71,7 +91,7 @@ def function(*, id: int, name: str, note: str = "none") -> tuple[int, str, str]:
     return id, name, note
 
 
-KINDS = [Data, KeywordData, Named, Typed, Attrs, Model, Struct, Plain, function]
+KINDS = [Data, KeywordData, Named, Typed, Extended, Attrs, Model, Struct, Plain, function]
 every_kind = pytest.mark.parametrize("into", KINDS, ids=lambda kind: kind.__name__)
 
 
@@ -204,12 +224,44 @@ class Texts(TypedDict):
     name: "NotRequired[str]"
 
 
-@pytest.mark.parametrize("into", [Partial, Texts])
+class ReadOnlyTexts(typing_extensions.TypedDict):
+    id: "typing_extensions.ReadOnly[int]"
+    name: "typing_extensions.ReadOnly[NotRequired[str]]"
+
+
+@pytest.mark.parametrize("into", [Partial, Texts, ReadOnlyTexts])
 def test_keys_may_be_declared_by_texts(into: Any) -> None:
     """As they all are after `from __future__ import annotations`."""
     assert convert(make_row(("id",), (7,)), into) == {"id": 7}
     with pytest.raises(TypeError, match=r"no column for the key 'id'.* declare the key as NotReq"):
         convert(make_row(("name",), ("Ada",)), into)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated late since 3.14")
+def test_annotations_may_name_what_only_type_checkers_import() -> None:
+    @dataclasses.dataclass
+    class Event:
+        id: int
+        at: datetime
+
+    class EventTuple(NamedTuple):
+        id: int
+        at: datetime
+
+    class EventDict(TypedDict):
+        id: int
+        at: datetime
+
+    def at_of(*, id: int, at: datetime) -> Any:
+        return at
+
+    row = make_row(("id", "at"), (7, "now"))
+    kinds: list[Callable[..., Any]] = [Event, EventTuple, EventDict, at_of]
+    made = [convert(row, into) for into in kinds]
+    assert made == [Event(7, "now"), (7, "now"), {"id": 7, "at": "now"}, "now"]  # type: ignore[arg-type]
+    for into in kinds:
+        with pytest.raises(TypeError, match=r"no column for the (field|key|parameter) 'at'"):
+            convert(make_row(("id",), (7,)), into)
 
 
 @pytest.mark.parametrize("into", [None, 7, "User", Data | None])

@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, ForwardRef, TypeVar, Union, cast, get_origin, is_typeddict
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any, ForwardRef, TypeVar, Union, cast, get_origin
+
+# Annotations may name what is imported for type checkers alone. Since 3.14 reading them looks the
+# names up, unless it is told not to.
+if sys.version_info >= (3, 14):
+    from annotationlib import Format, get_annotations
+
+    signature_of = partial(inspect.signature, annotation_format=Format.STRING)
+    annotations_of = partial(get_annotations, format=Format.FORWARDREF)
+else:
+    signature_of, annotations_of = inspect.signature, attrgetter("__annotations__")
 
 T = TypeVar("T")
 # A class with one of these has fields: of dataclasses, NamedTuples, attrs and msgspec.
 FIELDS = ("__dataclass_fields__", "_fields", "__attrs_attrs__", "__struct_fields__")
 # Of a key whose annotation is a text: Python itself does not look into it.
-QUALIFIED = re.compile(r"(?:\w+\.)*(Not)?Required\[")
+QUALIFIED = re.compile(r"(?:(?:\w+\.)*(?:ReadOnly|Annotated)\[)*(?:\w+\.)*(Not)?Required\[")
 
 Maker = Callable[[Sequence[Any]], Any]
 
@@ -111,11 +123,16 @@ def _check(label: str, taken: Taken, names: tuple[str, ...]) -> None:
 
 
 def _taken_by(into: Any) -> Taken:
-    if is_typeddict(into):
+    if is_typed_dict(into):
         return _of_typed_dict(into)
     if hasattr(into, "model_validate") and hasattr(into, "model_fields"):
         return _of_model(into)
     return _of_callable(into)
+
+
+def is_typed_dict(into: Any) -> bool:
+    """Return whether it is a TypedDict, of `typing` or of `typing_extensions`."""
+    return dict in getattr(into, "__mro__", ()) and hasattr(into, "__required_keys__")
 
 
 def _by_name(names: Iterable[str]) -> list[tuple[str, frozenset[str]]]:
@@ -126,11 +143,12 @@ def _of_typed_dict(into: Any) -> Taken:
     """Read the keys. Where annotations are texts, as after `from __future__ import annotations`,
     Python takes `NotRequired[...]` for a type like any other."""
     required = set(into.__required_keys__)
-    for name, annotation in into.__annotations__.items():
+    found = annotations_of(into)
+    for name, annotation in found.items():
         text = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else ""
-        if found := QUALIFIED.match(text):
-            (required.discard if found[1] else required.add)(name)
-    keys = tuple(into.__annotations__)
+        if qualified := QUALIFIED.match(text):
+            (required.discard if qualified[1] else required.add)(name)
+    keys = tuple(found)
     return Taken(
         keys,
         frozenset(keys),
@@ -176,7 +194,7 @@ def _aliases(alias: Any) -> tuple[str, ...]:
 def _of_callable(into: Callable[..., Any]) -> Taken:
     word = "field" if any(hasattr(into, mark) for mark in FIELDS) else "parameter"
     try:
-        given = inspect.signature(into).parameters.values()
+        given = signature_of(into).parameters.values()
     except (TypeError, ValueError):  # written in C, and without a signature
         return Taken((), None, (), word=word)
     by_name = [
