@@ -123,6 +123,12 @@ async def rows() -> None:
     print(number, name, pairs, list(row), list(row.keys()), list(row.values()), row.get("id"))
     for value in row:
         print(value)
+    match row:
+        case [first, *rest]:
+            print(first, rest)
+    # A row may be the parameters.
+    assert_type(await db.execute("insert into others values (?, ?)", row), int)
+    await db.execute_many("insert into others values (?, ?)", await db.fetch_all(SQL))
 
 
 async def objects() -> None:

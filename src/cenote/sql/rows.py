@@ -8,12 +8,13 @@ from functools import lru_cache
 from typing import Any, ClassVar, SupportsIndex, overload
 
 
-class Row(metaclass=ABCMeta):
+class Row(Sequence[Any], metaclass=ABCMeta):
     """A row of a result: `row[0]` and `row["name"]` both work, `row.name` does not.
 
     Iterating gives the values, `"name" in row` asks for a column, `dict(row)` makes a dictionary,
-    and a row equals a tuple of the same values. Of two columns with the same name the last one is
-    found by name. Rows can be hashed and pickled. Do not subclass it: the drivers register theirs.
+    and a row equals a tuple of the same values. It may be the parameters of a statement. Of two
+    columns with the same name the last one is found by name. Rows can be hashed and pickled. Do not
+    subclass it: the drivers register theirs.
     """
 
     __slots__ = ()

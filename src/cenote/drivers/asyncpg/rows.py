@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any
 
 from ...sql.rows import Row, describe, make_row
@@ -60,6 +60,4 @@ class AsyncpgRow(Record):
         return make_row, (self.columns, tuple(self))
 
 
-Row.register(AsyncpgRow)
-# As a tuple is: for `match`, and as parameters of a statement.
-Sequence.register(AsyncpgRow)  # pyright: ignore[reportAttributeAccessIssue]
+Row.register(AsyncpgRow)  # a sequence with that, for `match` and as parameters
