@@ -1,13 +1,36 @@
 """The contract between C and Python, checked from both sides."""
 
+import ast
 import asyncio
+import re
+import time
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 import cenote
-from cenote._fast import contract
+from cenote._fast import contract, fastpath
+from cenote.events import EventKind, Subscription
 from cenote.states import AcquireState
 from cenote.testing import settle
+
+NATIVE = Path(cenote.__file__).parent / "_native"
+# What C looks up by a name that is written at the call, and where that has to be. The C API calls
+# what users call, and the steps of an acquire are a generator to Python.
+WRITTEN = {
+    ("pool", "close"): cenote.Pool,
+    ("pool", "discard"): cenote.Pool,
+    ("pool", "strategy"): cenote.Pool,
+    ("pool", "subscribe"): cenote.Pool,
+    ("claim->steps", "close"): Generator,
+    ("claim->steps", "throw"): Generator,
+    ("kinds", "ACQUIRED"): EventKind,
+    ("kinds", "RELEASED"): EventKind,
+    ("kinds", "WAITING"): EventKind,
+    ("subscription", "callback"): Subscription,
+    ("st->time_module", "monotonic"): time,
+}
 
 PAUSED, SLOW, OVER = AcquireState.PAUSED, AcquireState.SLOW, AcquireState.OVER
 native_only = pytest.mark.skipif(cenote.core != "native", reason="the pure core is in use")
@@ -29,6 +52,43 @@ def test_c_uses_every_foreign_name_of_contract():
     foreign = contract.Loop, contract.Task, contract.Future
     listed = {(each.__name__, name) for each in foreign for name in contract.names(each)}
     assert listed <= {*native.names()}
+
+
+def test_c_writes_no_other_name_of_python():
+    """Whatever is not in the contract is public, or of a type that C itself makes."""
+    lookup = r"PyObject_(?:CallMethod|[A-Z]\w*AttrString)\(([^;\"]+), \"(\w+)\""
+    found = {
+        found
+        for path in NATIVE.glob("*.c")
+        for found in re.findall(lookup, path.read_text("utf-8"))
+        if not found[0].startswith("(PyObject *)")  # of a type that C makes
+    }
+    assert found == WRITTEN.keys()
+    for (_, name), owner in WRITTEN.items():
+        assert hasattr(owner, name), name
+
+
+def test_fast_path_uses_of_an_engine_what_is_listed():
+    source = Path(fastpath.__file__).read_text("utf-8")
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("engine", "self._engine")
+    }
+    calls = used - {*dir(fastpath.EngineBase)}
+    listed = contract.names(contract.SlowPath)
+    assert calls <= listed
+    by_c = re.findall(r"st->s_(\w+)", "".join(map(Path.read_text, NATIVE.glob("*.c"))))
+    assert listed <= calls | {*by_c}
+
+
+@native_only
+def test_both_engines_have_the_same_fields():
+    from cenote._core import native
+
+    fields, fields_of_c = ({name for name in dir(base) if not name.startswith("_")}
+                           for base in (fastpath.EngineBase, native.EngineBase))  # fmt: skip
+    assert fields == fields_of_c
 
 
 def test_a_class_that_lacks_a_name_is_refused_by_name():

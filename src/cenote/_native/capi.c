@@ -142,22 +142,22 @@ capi_pool_check(PyObject *object)
 static Claim *
 acquire_of(PyObject *pool, double timeout)
 {
-    FastPath *front = as_pool(pool);
-    if (front == NULL) {
+    FastPath *face = as_pool(pool);
+    if (face == NULL) {
         return NULL;
     }
     if (isnan(timeout)) {
         PyErr_SetString(PyExc_ValueError, "timeout must be a number, not nan");
         return NULL;
     }
-    Claim *claim = acquire_new(front);
+    Claim *claim = acquire_new(face);
     if (claim == NULL) {
         return NULL;
     }
     if (timeout < 0) {
-        claim->timeout = front->engine->acquire_timeout == Py_None
+        claim->timeout = face->engine->acquire_timeout == Py_None
                              ? Py_NAN
-                             : PyFloat_AS_DOUBLE(front->engine->acquire_timeout);
+                             : PyFloat_AS_DOUBLE(face->engine->acquire_timeout);
     }
     else {
         claim->timeout = isinf(timeout) ? Py_NAN : timeout;
@@ -231,20 +231,20 @@ capi_ticket_cancel(PyObject *object)
     if (ticket->done == NULL || ticket->task == NULL) {
         return 0;
     }
-    PyObject *loop = PyObject_CallMethod(ticket->task, "get_loop", NULL);
-    int closed = loop == NULL ? -1 : truth(PyObject_CallMethod(loop, "is_closed", NULL));
+    PyObject *loop = PyObject_CallMethodNoArgs(ticket->task, st->s_get_loop);
+    int closed = loop == NULL ? -1 : truth(PyObject_CallMethodNoArgs(loop, st->s_is_closed));
     Py_XDECREF(loop);
     if (closed != 0) { /* then nothing is called any more */
         return closed < 0 ? -1 : 0;
     }
-    return truth(PyObject_CallMethod(ticket->task, "cancel", NULL));
+    return truth(PyObject_CallMethodNoArgs(ticket->task, st->s_cancel));
 }
 
 static PyObject *
 capi_try_acquire(PyObject *pool)
 {
-    FastPath *front = as_pool(pool);
-    PyObject *resource = front == NULL ? NULL : FastPath_try_acquire(front, NULL);
+    FastPath *face = as_pool(pool);
+    PyObject *resource = face == NULL ? NULL : FastPath_try_acquire(face, NULL);
     if (resource == Py_None) {
         Py_DECREF(resource);
         return NULL;
@@ -262,11 +262,11 @@ succeeded(PyObject *result)
 static int
 capi_release(PyObject *pool, PyObject *resource)
 {
-    FastPath *front = as_pool(pool);
-    if (front == NULL) {
+    FastPath *face = as_pool(pool);
+    if (face == NULL) {
         return -1;
     }
-    return succeeded(FastPath_release(front, resource == NULL ? Py_None : resource));
+    return succeeded(FastPath_release(face, resource == NULL ? Py_None : resource));
 }
 
 static int
@@ -288,30 +288,29 @@ capi_close(PyObject *pool)
 static Py_ssize_t
 capi_count(PyObject *pool)
 {
-    FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : (Py_ssize_t)front->engine->core->count;
+    FastPath *face = as_pool(pool);
+    return face == NULL ? -1 : (Py_ssize_t)face->engine->core->count;
 }
 
 static Py_ssize_t
 capi_idle_count(PyObject *pool)
 {
-    FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : front->engine->core->idle;
+    FastPath *face = as_pool(pool);
+    return face == NULL ? -1 : face->engine->core->idle;
 }
 
 static Py_ssize_t
 capi_active_count(PyObject *pool)
 {
-    FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : (Py_ssize_t)front->engine->core->count - front->engine->core->idle;
+    FastPath *face = as_pool(pool);
+    return face == NULL ? -1 : (Py_ssize_t)face->engine->core->count - face->engine->core->idle;
 }
 
 static Py_ssize_t
 capi_waiting_count(PyObject *pool)
 {
-    FastPath *front = as_pool(pool);
-    return front == NULL ? -1
-                         : (Py_ssize_t)(front->engine->core->waiters.length + front->engine->core->parked);
+    FastPath *face = as_pool(pool);
+    return face == NULL ? -1 : (Py_ssize_t)(face->engine->core->waiters.length + face->engine->core->parked);
 }
 
 static Watcher *
@@ -376,8 +375,8 @@ capi_unsubscribe(PyObject *subscription)
 static int
 capi_state(PyObject *pool)
 {
-    FastPath *front = as_pool(pool);
-    return front == NULL ? -1 : front->engine->core->circuit;
+    FastPath *face = as_pool(pool);
+    return face == NULL ? -1 : face->engine->core->circuit;
 }
 
 static int

@@ -235,7 +235,7 @@ struct State {
         *s_examine, *s_refuse, *s_held, *s_report_success, *s_expect, *s_wake, *s_leased, *s_completed,
         *s_try_acquire_slow, *s_start_ticket, *s_acquired, *s_released, *s_waiting, *s_get_name, *s_contain,
         *s_check_deadlock, *s_set_alarm, *s_sample, *s_create_future, *s_interrupted, *s_done, *s_set_result,
-        *s_broken_off, *s_defer_return, *s_ended;
+        *s_broken_off, *s_defer_return, *s_ended, *s_get_loop, *s_is_closed, *s_cancel;
     Claim *spare[SPARE];
     int spares;
     int ended;             /* the module is being cleared: nothing is kept any more */

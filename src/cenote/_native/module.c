@@ -14,8 +14,9 @@ load_members(PyObject **members, const char *const *names, int length, const cha
     return type == NULL ? -1 : 0;
 }
 
-/* Every name that C looks up in Python objects, with the protocol of contract.py that lists it. NULL: a
- * name of the clock. */
+/* Every name that C looks up in the engine, its waiters, and the loop, tasks and futures of asyncio, with
+ * the protocol of contract.py that lists it. NULL: a name of the clock. The C API also calls public methods
+ * of the pool. */
 static const struct {
     size_t place;
     const char *name;
@@ -52,6 +53,9 @@ static const struct {
     {offsetof(State, s_broken_off), "broken_off", "SlowPath"},
     {offsetof(State, s_defer_return), "defer_return", "SlowPath"},
     {offsetof(State, s_ended), "ended", "SlowPath"},
+    {offsetof(State, s_get_loop), "get_loop", "Task"},
+    {offsetof(State, s_is_closed), "is_closed", "Loop"},
+    {offsetof(State, s_cancel), "cancel", "Task"},
 };
 
 static int
