@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Protocol, runtime_checkable
 
@@ -42,8 +43,11 @@ class CircuitBreakerStrategy(Protocol):
         """
 
 
-class Recovery:
-    """The recovery that both built-in strategies share: when to probe, and when to close again."""
+class Recovery(ABC):
+    """The recovery that both built-in strategies share: when to probe, and when to close again.
+
+    What they count, and when that is too much, is their own.
+    """
 
     def __init__(
         self,
@@ -101,16 +105,17 @@ class Recovery:
         self._retry_at = now() + self._timeout * random.uniform(1 - JITTER, 1)
         source.deactivate()
 
+    @abstractmethod
     def _count_success(self) -> bool:
         """Count a success; return True if the failure rate is still too high."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _count_failure(self) -> bool:
         """Count a failure; return True if the breaker has to open."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _forget(self) -> None:
-        raise NotImplementedError
+        """Forget everything that was counted."""
 
 
 class ConsecutiveFailures(Recovery):

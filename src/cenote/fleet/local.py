@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from ..timer import Timer
 from .board import LocalBoard
 from .ledger import (
     FleetCircuit,
@@ -373,7 +374,8 @@ class LocalLedger:
             if self._clearing is None or self._clearing.done():
                 self._clearing = place.loop.create_task(self._clear(), name="cenote fleet: clear")
         elif looks < LOOKS:
-            place.loop.call_later(0.001 * 2**looks, self._suspect, place, at, seat, looks + 1)
+            delay = 0.001 * 2**looks
+            Timer().start(place.loop, delay, self._suspect, place, at, seat, looks + 1)
 
     async def _clear(self) -> None:
         try:

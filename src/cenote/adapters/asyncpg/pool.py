@@ -13,6 +13,7 @@ from ...log import log
 from ...options import CommonOptions, nearest
 from ...pool import Lane
 from ...pool import Pool as CenotePool
+from ...timer import Timer
 from ..cenote_options import check_cenote_options
 from ..lanes import PoolLane, PoolLanes
 from . import private
@@ -378,14 +379,15 @@ class Pool(BasePool):
             return
         self._check_init()
         self._closing = True
-        warning = self._loop.call_later(60, self._warn_on_long_close)
+        warning = Timer()
+        warning.start(self._loop, 60, self._warn_on_long_close)
         try:
             await self._cenote.close(drain=float("inf"))
         except (Exception, asyncio.CancelledError):
             self.terminate()
             raise
         finally:
-            warning.cancel()
+            warning.stop()
             self._closed = True
             self._closing = False
 
