@@ -73,7 +73,7 @@ def acquire_timeout(
     holders: tuple[Holder[Any], ...],
     held: str,
     *,
-    circle: bool,
+    deadlock: bool,
     limit: str | None = None,
     full: str | None = None,
     lane: str | None = None,
@@ -101,7 +101,7 @@ def acquire_timeout(
             f"; the backend is full ({full}). "
             f"Raise the limit of the backend, or lower max_size in the programs that share it."
         )
-    elif circle:
+    elif deadlock:
         text += (
             ". Deadlock: every resource is held by a task that itself waits for this pool. "
             "Release before acquiring again, or raise max_size."

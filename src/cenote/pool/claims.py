@@ -13,7 +13,7 @@ from ..errors import AcquireTimeoutError
 from ..events import EventKind, RefusalReason, lane_name, task_name
 from ..mask import explained
 from ..states import CircuitState, ClaimState, Handover, Phase, SlotState
-from .circles import find_circle
+from .deadlocks import find_deadlock
 from .waiter import Waiter
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Claims:
             timeout,
             (core.active, core.idle_count, core.waiting),
             *engine.deadlines.snapshot().but(claim),
-            circle=bool(core.deadlock(claim, True)),
+            deadlock=bool(core.deadlock(claim, True)),
             limit=limit,
             full=None if full is None else explained(full),
             lane=lane_name(claim),
@@ -182,7 +182,7 @@ class Claims:
         leases = engine.core.deadlock(claim, False)
         lane: str | None = None
         if not leases and engine.lanes.records:
-            leases, lane = find_circle(engine.core, claim), lane_name(claim)
+            leases, lane = find_deadlock(engine.core, claim), lane_name(claim)
         if leases:
             leases.sort(key=lambda lease: lease.lease_seq)
             names = dict.fromkeys(task_name(lease.task) for lease in leases)

@@ -73,7 +73,7 @@ class Opening:
         counts = core.active, core.idle_count, core.waiting
         said = explained(full)
         raise messages.acquire_timeout(
-            engine.name, limit, counts, (), "", circle=False, full=said
+            engine.name, limit, counts, (), "", deadlock=False, full=said
         ) from full
 
     async def _undo(self) -> None:

@@ -82,13 +82,13 @@ def _plan(into: Callable[..., Any], names: tuple[str, ...]) -> Maker:
         )
     if inspect.iscoroutinefunction(into):
         raise TypeError(f"into={label}: rows are made by a plain function, not by a coroutine one")
-    taken = _taken_by(into)
-    _check(label, taken, names)
-    return taken.maker(into, names)
+    accepted = _accepted_by(into)
+    _check(label, accepted, names)
+    return accepted.maker(into, names)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AcceptedFields:
     """What a class or function takes."""
 
     positional: tuple[str, ...]  # that may be given by position, in this order
@@ -108,21 +108,23 @@ class Taken:
         return lambda row: into(**dict(zip(names, row, strict=True)))
 
 
-def _check(label: str, taken: Taken, names: tuple[str, ...]) -> None:
-    if taken.known is not None and (surplus := [each for each in names if each not in taken.known]):
-        known = ", ".join(taken.positional or sorted(taken.known)) or "none"
+def _check(label: str, accepted: AcceptedFields, names: tuple[str, ...]) -> None:
+    if accepted.known is not None and (
+        surplus := [each for each in names if each not in accepted.known]
+    ):
+        known = ", ".join(accepted.positional or sorted(accepted.known)) or "none"
         raise TypeError(
-            f"into={label}: no {taken.word} for the column {_listed(surplus)}; "
-            f"the {taken.word}s are {known}. Leave the column out, or name it with AS."
+            f"into={label}: no {accepted.word} for the column {_listed(surplus)}; "
+            f"the {accepted.word}s are {known}. Leave the column out, or name it with AS."
         )
-    if lacking := [name for name, by in taken.required if by.isdisjoint(names)]:
+    if lacking := [name for name, by in accepted.required if by.isdisjoint(names)]:
         raise TypeError(
-            f"into={label}: no column for the {taken.word} {_listed(lacking)}; "
-            f"the columns are {', '.join(names)}. Select it, or {taken.remedy}."
+            f"into={label}: no column for the {accepted.word} {_listed(lacking)}; "
+            f"the columns are {', '.join(names)}. Select it, or {accepted.remedy}."
         )
 
 
-def _taken_by(into: Any) -> Taken:
+def _accepted_by(into: Any) -> AcceptedFields:
     if is_typed_dict(into):
         return _of_typed_dict(into)
     if hasattr(into, "model_validate") and hasattr(into, "model_fields"):
@@ -139,7 +141,7 @@ def _by_name(names: Iterable[str]) -> list[tuple[str, frozenset[str]]]:
     return [(name, frozenset((name,))) for name in names]
 
 
-def _of_typed_dict(into: Any) -> Taken:
+def _of_typed_dict(into: Any) -> AcceptedFields:
     """Read the keys. Where annotations are texts, as after `from __future__ import annotations`,
     Python takes `NotRequired[...]` for a type like any other."""
     required = set(into.__required_keys__)
@@ -149,7 +151,7 @@ def _of_typed_dict(into: Any) -> Taken:
         if qualified := QUALIFIED.match(text):
             (required.discard if qualified[1] else required.add)(name)
     keys = tuple(found)
-    return Taken(
+    return AcceptedFields(
         keys,
         frozenset(keys),
         _by_name(key for key in keys if key in required),
@@ -159,10 +161,10 @@ def _of_typed_dict(into: Any) -> Taken:
     )
 
 
-def _of_model(into: Any) -> Taken:
+def _of_model(into: Any) -> AcceptedFields:
     """Read a model of pydantic; `model_validate()` makes the objects, and checks the values."""
     if getattr(into, "__pydantic_root_model__", False):
-        return Taken((), None, (), make=into.model_validate)
+        return AcceptedFields((), None, (), make=into.model_validate)
     config = into.model_config
     by_name = config.get("populate_by_name") or config.get("validate_by_name")
     by_alias = config.get("validate_by_alias", True)
@@ -170,7 +172,7 @@ def _of_model(into: Any) -> Taken:
     for name, each in into.model_fields.items():
         aliases = _aliases(each.validation_alias or each.alias) if by_alias else ()
         columns[name] = (name, *aliases) if by_name or not aliases else aliases
-    return Taken(
+    return AcceptedFields(
         tuple(by[0] for by in columns.values()),
         None if config.get("extra") == "allow" else frozenset().union(*columns.values()),
         [
@@ -191,12 +193,12 @@ def _aliases(alias: Any) -> tuple[str, ...]:
     return (str(alias.path[0]),)
 
 
-def _of_callable(into: Callable[..., Any]) -> Taken:
+def _of_callable(into: Callable[..., Any]) -> AcceptedFields:
     word = "field" if any(hasattr(into, mark) for mark in FIELDS) else "parameter"
     try:
         given = signature_of(into).parameters.values()
     except (TypeError, ValueError):  # written in C, and without a signature
-        return Taken((), None, (), word=word)
+        return AcceptedFields((), None, (), word=word)
     by_name = [
         each for each in given if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
     ]
@@ -204,7 +206,7 @@ def _of_callable(into: Callable[..., Any]) -> Taken:
     if any(each.kind is each.POSITIONAL_ONLY for each in given):
         positional = []  # these come first
     takes_all = any(each.kind is each.VAR_KEYWORD for each in given)
-    return Taken(
+    return AcceptedFields(
         tuple(positional),
         None if takes_all else frozenset(each.name for each in by_name),
         _by_name(each.name for each in by_name if each.default is each.empty),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..observe import task_name
 from . import messages
-from .circle import waits_for
+from .waits import waits_for
 
 if TYPE_CHECKING:
     from .transaction import Transaction

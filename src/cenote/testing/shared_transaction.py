@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from ..errors import PoolError
 from ..log import log
 from ..observe import task_name
-from ..sql.circle import waits_for
 from ..sql.driver import Driver, DriverConnection
+from ..sql.waits import waits_for
 from .shared_interruption import SharedInterruption
 
 R = TypeVar("R")
@@ -78,7 +78,7 @@ class SharedTransaction:
         left = self._patience
         try:
             while not waiting.done():
-                self._refuse_circle(me)
+                self._refuse_deadlock(me)
                 pause = LOOK_AGAIN if left is None else min(LOOK_AGAIN, left)
                 await asyncio.wait([waiting], timeout=pause)
                 if left is not None and not waiting.done():
@@ -92,7 +92,7 @@ class SharedTransaction:
                 self._waiters.remove(waiting)
             raise
 
-    def _refuse_circle(self, me: Task | None) -> None:
+    def _refuse_deadlock(self, me: Task | None) -> None:
         owner = self._owner
         if owner is None or me is None or owner.done():
             return

@@ -150,7 +150,7 @@ class AsyncpgConnection(DriverConnection):
             if own and self.in_transaction and not self.looks_dead():
                 await self.rollback()
             raise
-        return AsyncpgSource(self, cursor, own)
+        return AsyncpgRowCursor(self, cursor, own)
 
     async def _open_cursor(self, text: str, arguments: Any, *, own: bool) -> Any:
         """A portal: bound, and nothing of it executed. `own`: so is the transaction."""
@@ -169,7 +169,7 @@ class AsyncpgConnection(DriverConnection):
         name = f"cenote_{next(_numbers)}"
         declare = f"DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR {text}"
         await self.raw.execute(declare, *(self.values(arguments) if arguments else ()))
-        return AsyncpgHeld(self, name)
+        return AsyncpgHeldRowCursor(self, name)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         if isolation is None and not read_only:
@@ -316,7 +316,7 @@ class AsyncpgPrepared(Prepared):
         self.statement = None  # asyncpg keeps it in its cache, or closes it with the next message
 
 
-class AsyncpgSource(RowCursor):
+class AsyncpgRowCursor(RowCursor):
     """A portal, in a transaction of its own unless there is one."""
 
     def __init__(self, connection: AsyncpgConnection, cursor: Any, own: bool) -> None:
@@ -334,7 +334,7 @@ class AsyncpgSource(RowCursor):
             await self.connection.commit()
 
 
-class AsyncpgHeld(RowCursor):
+class AsyncpgHeldRowCursor(RowCursor):
     """A cursor that needs no transaction."""
 
     def __init__(self, connection: AsyncpgConnection, name: str) -> None:

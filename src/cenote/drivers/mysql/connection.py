@@ -337,18 +337,18 @@ class MysqlConnection(DriverConnection):
         if self.in_transaction and analyse(text, MYSQL).opaque:
             return Collected(await self.fetch_all(text, arguments))  # then it can be watched
         if not arguments:
-            return MysqlSource(self, await raw.open_rows(text), alone)
+            return MysqlRowCursor(self, await raw.open_rows(text), alone)
         values = self.values(arguments)
         statement = await self._statement(text, values)
         if statement is None:
-            return MysqlSource(self, await raw.open_rows(self._written(text, values)), alone)
+            return MysqlRowCursor(self, await raw.open_rows(self._written(text, values)), alone)
         try:
             check_count(statement, values)
             rows = await raw.open_prepared(statement, values)
         except BaseException:
             await self.let_go(text, statement)
             raise
-        return MysqlSource(self, rows, alone, text, statement)
+        return MysqlRowCursor(self, rows, alone, text, statement)
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -500,7 +500,7 @@ class MysqlPrepared(Prepared):
         await self.statement.close()
 
 
-class MysqlSource(RowCursor):
+class MysqlRowCursor(RowCursor):
     """Rows as the server sends them; nothing else runs meanwhile."""
 
     def __init__(

@@ -28,9 +28,9 @@ from ..wire import Wire
 from . import private
 from .inbox import Inbox
 from .private import (
+    BatchCursor,
     Connection,
     ConnStatus,
-    Series,
     TransactionStatus,
     drive,
     has_rows,
@@ -262,7 +262,7 @@ class PsycopgConnection(DriverConnection):
         """True: its plan was refused at the first element, so that it may be run `again`."""
         raw = self.raw
         plain = raw.cursor_factory is psycopg.AsyncCursor  # and not one of the user's
-        cursor = Series(raw) if plain else raw.cursor()
+        cursor = BatchCursor(raw) if plain else raw.cursor()
         rows = iter(arguments)
         statement: Any = text
         refused = False
@@ -275,7 +275,7 @@ class PsycopgConnection(DriverConnection):
             except psycopg.Error as error:
                 kept = not self._keeper.missed and cursor.statusmessage is None
                 refused = kept and self._refused(error)
-                if isinstance(cursor, Series) and cursor.refusal is error:
+                if isinstance(cursor, BatchCursor) and cursor.refusal is error:
                     if cursor.done or of_values(error):  # else it may be the statement
                         note_row(error, cursor.done)
                 elif error.sqlstate is None and (left := length_hint(rows)) < len(arguments):
@@ -312,7 +312,7 @@ class PsycopgConnection(DriverConnection):
             if isinstance(error, Exception) and own and self.in_transaction:
                 await self.rollback()
             raise
-        return PsycopgSource(self, cursor, own)
+        return PsycopgRowCursor(self, cursor, own)
 
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         for text in POSTGRESQL.begin(isolation, read_only):
@@ -452,7 +452,7 @@ class PsycopgConnection(DriverConnection):
         self._keeper.clear()
 
 
-class PsycopgSource(RowCursor):
+class PsycopgRowCursor(RowCursor):
     """A cursor on the server, in a transaction of its own unless there is one."""
 
     def __init__(self, connection: PsycopgConnection, cursor: Any, own: bool) -> None:

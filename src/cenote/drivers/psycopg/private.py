@@ -29,8 +29,8 @@ except ModuleNotFoundError as _error:
         raise
     raise missing("psycopg", "psycopg") from None
 
-__all__ = ["AdaptersMap", "ConnStatus", "Connection", "Conninfo", "Keeper", "PyFormat", "Series",
-           "TransactionStatus", "psycopg", "tuple_row"]  # fmt: skip
+__all__ = ["AdaptersMap", "BatchCursor", "ConnStatus", "Connection", "Conninfo", "PyFormat",
+           "StatementKeeper", "TransactionStatus", "psycopg", "tuple_row"]  # fmt: skip
 
 R = TypeVar("R")
 
@@ -233,7 +233,7 @@ class Connection(psycopg.AsyncConnection[Any]):
             raise
 
 
-class Keeper(PrepareManager):
+class StatementKeeper(PrepareManager):
     """Which statements psycopg keeps prepared on a connection."""
 
     def __init__(self, made: PrepareManager) -> None:
@@ -282,7 +282,7 @@ class Keeper(PrepareManager):
                 yield from conn._deallocate(name)
 
 
-class Series(psycopg.AsyncCursor[Any]):
+class BatchCursor(psycopg.AsyncCursor[Any]):
     """A cursor that knows which row of executemany() the server refused."""
 
     done: int = 0  # rows
@@ -300,9 +300,9 @@ class Series(psycopg.AsyncCursor[Any]):
 # -- of any psycopg connection -------------------------------------------------------------------
 
 
-def install_keeper(raw: Any) -> Keeper:
-    """Let a `Keeper` decide what stays prepared on this connection."""
-    keeper = raw._prepared = Keeper(raw._prepared)
+def install_keeper(raw: Any) -> StatementKeeper:
+    """Let a `StatementKeeper` decide what stays prepared on this connection."""
+    keeper = raw._prepared = StatementKeeper(raw._prepared)
     return keeper
 
 

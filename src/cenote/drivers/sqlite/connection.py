@@ -27,7 +27,7 @@ INTERRUPT_AGAIN = 0.02  # seconds
 NO_ROW = -1
 
 
-class Writers:
+class SqliteWriters:
     """Writers, one at a time. SQLite lets in one, and the others would only try
     again and again, each in its thread, until it is somebody's luck or their time is up."""
 
@@ -81,7 +81,7 @@ class SqliteConnection(DriverConnection):
     def __init__(
         self,
         raw: Connection,
-        writers: Writers,
+        writers: SqliteWriters,
         patience: float,
         *,
         eager: bool,
@@ -223,7 +223,7 @@ class SqliteConnection(DriverConnection):
         except BaseException:
             self._sources -= 1
             raise
-        source = SqliteSource(self, cursor)
+        source = SqliteRowCursor(self, cursor)
         if self._eager:
             rows = await source.fetch(EAGER)
             if len(rows) < EAGER:
@@ -284,7 +284,7 @@ class SqliteConnection(DriverConnection):
         return Prepared(self, template.text)
 
 
-class SqliteSource(RowCursor):
+class SqliteRowCursor(RowCursor):
     """A cursor of SQLite that is read in parts."""
 
     def __init__(self, connection: SqliteConnection, cursor: sqlite3.Cursor) -> None:

@@ -16,7 +16,7 @@ from ...sql.url import Secret
 from ..options import seconds
 from . import statements
 from .client import ConnectionClosedError, connect
-from .connection import SqliteConnection, Writers
+from .connection import SqliteConnection, SqliteWriters
 
 # Interrupted; or it has waited for a lock until the end of its time.
 STOPPED = frozenset({sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -59,7 +59,7 @@ class SqliteDriver(Driver):
         reject_unknown(options, [*PRAGMAS, *IN_URI, *OTHERS])
         check_connect_args(config.connect_args, connect, *CONNECT)
         self._anchor: sqlite3.Connection | None = None  # keeps a database in memory alive
-        self._writers = Writers()
+        self._writers = SqliteWriters()
         self._registered: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self._memory = target.database == ":memory:"
         if self._memory and any(name in options for name in IN_URI):
@@ -159,7 +159,7 @@ class SqliteDriver(Driver):
 
     def after_fork(self) -> object:
         kept = self._anchor, self._writers
-        self._writers = Writers()
+        self._writers = SqliteWriters()
         if self._memory:  # its copy may be locked by what does not exist in the child
             self._anchor, self._path = None, _new_memory()
         return kept

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def find_circle(core: Any, claim: Any) -> list[Any]:
+def find_deadlock(core: Any, claim: Any) -> list[Any]:
     """The leases that can never come back if this claim waits without a deadline; else nothing.
 
     A claim that waits is looked at with all that could end its wait: a place comes from the claims
