@@ -1,4 +1,4 @@
-"""The state machines, drawn from TRANSITIONS: eight pictures and docs/states.md.
+"""The state machines, drawn from TRANSITIONS: a picture of each and docs/states.md.
 
 `draw_pictures.py` writes them. A state that is new in the law and has no place here is an error.
 """

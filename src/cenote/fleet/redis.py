@@ -1,7 +1,7 @@
 """The ledger of many hosts, in Redis or Valkey: one script decides, and publishes the news.
 
-The script is `redis.lua`. All keys begin with `cenote:{NAME}:` and are in one slot. The clock is
-that of the server.
+The script is `redis.lua`, followed by `redis_decisions.lua`. All keys begin with `cenote:{NAME}:`
+and are in one slot. The clock is that of the server.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ except ImportError as _error:
         "a fleet in Redis or Valkey needs redis-py 5.0.1 or later: pip install 'cenote[redis]'"
     ) from _error
 
+SCRIPT: Final = ("redis.lua", "redis_decisions.lua")
 KEYS: Final = ("meta", "rows", "lines", "processes", "votes")
 PATIENCE: Final = (0.5, 2.0)  # seconds for which an answer is waited for: a beat, within these
 RETRY: Final = (0.05, 2.0)  # seconds between two attempts to subscribe: the first, and the longest
@@ -72,7 +73,8 @@ class RedisLedger:
         self._patience = min(max(config.beat, PATIENCE[0]), PATIENCE[1])
         self._prefix = f"cenote:{{{quote(config.name, safe=' ')}}}:"
         self._keys = [self._prefix + each for each in KEYS]
-        self._script = files("cenote.fleet").joinpath("redis.lua").read_text("utf-8")
+        parts = (files("cenote.fleet").joinpath(name) for name in SCRIPT)
+        self._script = "\n".join(part.read_text("utf-8") for part in parts)
         self._digest = ""
         self._news: Callable[[News], object] | None = None
         self._client: Redis | None = None
