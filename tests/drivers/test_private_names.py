@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -48,13 +49,20 @@ def _drivers() -> None:
 
 
 def private_uses(source: str, package: str) -> Iterator[str]:
-    """Attributes with an underscore of anything but `self`, and modules that are not public."""
+    """Attributes with an underscore of anything but `self`, names of such in strings, and modules
+    that are not public."""
     own = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
             if not (of_self or node.attr.startswith("__") or node.attr in own):
                 yield f"{node.lineno}: .{node.attr}"
+        if (
+            isinstance(node, ast.Constant)
+            and re.fullmatch(r"_[a-z]\w*", str(node.value))
+            and f"self.{node.value}" not in source  # the slots of the file's own classes
+        ):
+            yield f"{node.lineno}: {node.value}"
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names = [node.module, *(alias.name for alias in node.names)]
         elif isinstance(node, ast.Import):
@@ -82,6 +90,8 @@ def test_no_other_file_uses_a_private_name(path: Path) -> None:
         ("import asyncpg.connect_utils", ["1: import of asyncpg.connect_utils"]),
         ("from asyncpg.cursor import Cursor", ["1: import of asyncpg.cursor, Cursor"]),
         ("import asyncpg\nself._place\nraw.__class__", []),
+        ("getattr(raw, '_protocol')", ["1: _protocol"]),
+        ("__slots__ = ('_place',)\nself._place = 1", []),
     ],
 )
 def test_the_reader_finds_private_names(source: str, found: list[str]) -> None:

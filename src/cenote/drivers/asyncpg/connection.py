@@ -44,8 +44,8 @@ class AsyncpgConnection(DriverConnection):
     cancels: ClassVar[bool] = True
     caches_statements: ClassVar[bool] = True
     gives_sqlstate: ClassVar[bool] = True
-    keeping: ClassVar[frozenset[str]] = frozenset({"_prepare", "cursor", "prepare", "transaction"})
-    finalizers: ClassVar[frozenset[str]] = frozenset({"_maybe_gc_stmt"})
+    keeping: ClassVar[frozenset[str]] = private.KEEPING
+    finalizers: ClassVar[frozenset[str]] = private.FINALIZERS
     guard_bases: ClassVar[tuple[type, ...]] = (private.PROXY,)
     raw: Any
     status: str | None

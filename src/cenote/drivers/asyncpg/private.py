@@ -47,7 +47,7 @@ library.require(
     [
         "_aborted", "_addr", "_do_execute", "_drop_local_statement_cache", "_get_statement",
         "_listeners", "_log_listeners", "_loop", "_maybe_gc_stmt", "_params",
-        "_pool_release_ctr", "_protocol", "_query_loggers", "_stmt_cache",
+        "_pool_release_ctr", "_prepare", "_protocol", "_query_loggers", "_stmt_cache",
         "_stmt_exclusive_section", "_termination_listeners", "_top_xact", "_transport",
         "get_reset_query",
     ],
@@ -69,6 +69,9 @@ LIMITS = (0, 1, 1, 0)  # rows that the server is asked for; 0: all
 
 OURS = frozenset(each.name for each in CODECS)  # the types whose values are made the same
 PROXY: type = connection._ConnectionProxy  # what asyncpg's isinstance() takes for a connection
+# Methods of a connection whose results keep it, and what asyncpg's objects call when collected.
+KEEPING = frozenset({"_prepare", "cursor", "prepare", "transaction"})
+FINALIZERS = frozenset({"_maybe_gc_stmt"})
 
 # An argument that does not fit the type of its parameter, found before anything is sent: of a
 # series only in its first element.
