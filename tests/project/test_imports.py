@@ -54,6 +54,9 @@ RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
 # What a room must not use although it is in the standard library: the core decides, it never acts.
 BANNED = {"_core": {"asyncio", "logging", "socket", "threading"}}
 
+# Of the standard library of later Pythons too, where they are imported.
+STANDARD = sys.stdlib_module_names | {"annotationlib"}  # 3.14
+
 MAY_IMPORT_OTHER_PACKAGES = {"adapters", "drivers", "extras", "fleet"}
 
 
@@ -330,7 +333,7 @@ def complaint(room: str, module: str) -> str | None:
         wrong = RANK[target] > RANK[room]
     else:
         target = top
-        foreign = top not in sys.stdlib_module_names
+        foreign = top not in STANDARD
         wrong = top in BANNED.get(room, ()) or (foreign and room not in MAY_IMPORT_OTHER_PACKAGES)
     return f"{room} must not import {target}" if wrong else None
 
