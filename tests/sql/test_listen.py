@@ -169,6 +169,46 @@ async def test_a_server_that_went_silent_is_left(backend: Backend, proxy: FaultP
 
 
 @listening
+async def test_a_new_listener_finds_a_server_that_went_silent(
+    backend: Backend, proxy: FaultProxy
+) -> None:
+    """What it asks is not answered, so the connection is made again, for the others as well."""
+    async with (
+        backend.database(
+            backend.url_through(proxy.host, proxy.port),
+            hook_timeout=0.2,
+            destructor_timeout=0.2,
+            strategy=None,
+        ) as db,
+        backend.database() as direct,
+        db.listen("news") as listener,
+    ):
+        proxy.half_open()
+        async with asyncio.timeout(WAIT), db.listen("more") as other:
+            assert [note.kind for note in await take(listener)] == ["reconnected"]
+            for each in (listener, other):
+                await notify(direct, min(each.channels), "again")
+                assert [note.payload for note in await take(each)] == ["again"]
+        await eventually(lambda: not db.pool.stats().destroying)
+
+
+@listening
+async def test_a_listener_that_has_ended_is_not_started_again(backend: Backend) -> None:
+    """It would get nothing, and the program would not know."""
+    async with backend.database() as db:
+        ended = await db.listen("news").start()
+        await ended.aclose()
+        with pytest.raises(cenote.PoolError, match=r"listener on news has ended: call db\.listen"):
+            await ended.start()
+        with pytest.raises(cenote.PoolError, match="has ended"):
+            async with ended:
+                pass
+        left = await db.listen("news").start()
+    with pytest.raises(cenote.PoolClosedError):
+        await left.start()
+
+
+@listening
 async def test_the_end_of_the_database_ends_the_loop(backend: Backend) -> None:
     async with backend.database() as db:
         listener, unread = db.listen("news"), db.listen("news")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Awaitable
 from contextvars import Context
 from dataclasses import dataclass
 from logging import DEBUG, WARNING
@@ -86,18 +87,18 @@ class Listener:
     async def start(self) -> Self:
         """Listen: when this returns, no notification that is sent from now on is missed.
 
-        Raises what making the connection raised, or the server's error.
+        Raises what making the connection raised, or the server's error; and a `PoolError` if it has
+        ended.
         """
-        if self._listening is None and not self._over:
-            self._listening = self._database._loop_databases.here().listening
-            self._listening.add(self)
-        while not (self._started or self._over):
-            await self._wait()
-        self._raise_error()
+        await self._begin()
+        if self._over and not self._notes:
+            self._database._loop_databases.here()  # raises if the database is closed
+            channels = ", ".join(sorted(self._channels))
+            raise PoolError(f"the listener on {channels} has ended: call db.listen() again")
         return self
 
     async def __anext__(self) -> Notification:
-        await self.start()
+        await self._begin()
         while not self._notes:
             if self._over:
                 self._raise_error()
@@ -153,6 +154,14 @@ class Listener:
                 self._listening.remove(self)
             self._wake()
 
+    async def _begin(self) -> None:
+        if self._listening is None and not self._over:
+            self._listening = self._database._loop_databases.here().listening
+            self._listening.add(self)
+        while not (self._started or self._over):
+            await self._wait()
+        self._raise_error()
+
     def _raise_error(self) -> None:
         if self._over and not self._notes and self._error is not None:
             error, self._error = self._error, None
@@ -187,6 +196,7 @@ class Listening:
         self._task: asyncio.Task[None] | None = None
         self._attempts = 0  # that failed since there was a connection
         self._quiet = False  # it only waits for a change
+        self._served = False  # the connection has worked: listeners were confirmed on it
         self._over = False
 
     def add(self, listener: Listener) -> None:
@@ -227,7 +237,8 @@ class Listening:
                 try:
                     await self._listen_once()
                 except Exception as error:
-                    self._fail_new(error)
+                    if not (self._served and self._loop_db.driver.is_disconnect(error)):
+                        self._fail_new(error)  # else it is their first try on a new connection
                     if self._listeners:
                         self._attempts += 1
                         level = WARNING if self._attempts == 1 else DEBUG
@@ -239,6 +250,7 @@ class Listening:
     async def _listen_once(self) -> None:
         """On one connection, until it is lost or nobody listens any more."""
         loop_db = self._loop_db
+        self._served = False
         claim = loop_db.pool.acquire()
         connection = await claim
         try:
@@ -260,13 +272,14 @@ class Listening:
             self._changed.clear()
             wanted = self._wanted()
             for channel in sorted(wanted - listened):
-                await connection.listen(channel)
+                await self._ask(connection.listen(channel))
                 listened.add(channel)
             for channel in sorted(listened - wanted):
-                await connection.unlisten(channel)
+                await self._ask(connection.unlisten(channel))
                 listened.discard(channel)
             self._confirm(listened, reconnected=reconnected)
             reconnected = False
+            self._served = True
             self._attempts = 0
             self._explain(claim)
             await self._wait_for_change(connection)
@@ -279,23 +292,26 @@ class Listening:
                 listener.put(RECONNECTED)
 
     async def _wait_for_change(self, connection: DriverConnection) -> None:
-        """A server that went away without a word shows only when it is asked."""
-        hooks = self._loop_db.hooks
+        idle = self._loop_db.hooks.ping_after_idle
         try:
-            async with asyncio.timeout(min(max(hooks.ping_after_idle, 1.0), LONGEST)):
+            async with asyncio.timeout(min(max(idle, 1.0), LONGEST)):
                 self._quiet = True
                 await self._changed.wait()
         except TimeoutError:
             self._quiet = False
-            try:
-                async with asyncio.timeout(hooks.hook_timeout):
-                    await connection.ping()
-            except TimeoutError:
-                raise ConnectionError("the server does not answer") from None
+            await self._ask(connection.ping())
         finally:
             self._quiet = False
         if connection.is_dead:
             raise ConnectionError("the connection was lost")
+
+    async def _ask(self, work: Awaitable[object]) -> None:
+        """Await the answer of the server. One that went away without a word shows only so."""
+        try:
+            async with asyncio.timeout(self._loop_db.hooks.hook_timeout):
+                await work
+        except TimeoutError:
+            raise ConnectionError("the server does not answer") from None
 
     async def _pause(self) -> None:
         """Until the next attempt; a new listener does not wait for that."""
