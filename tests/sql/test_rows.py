@@ -136,7 +136,10 @@ async def test_start_fetches_the_first_rows(backend: Backend) -> None:
         assert db.pool.active_count == 0
         empty = await db.iterate("select 1 as id where 1 = 0").start()
         assert [row async for row in empty] == []
+        failed = db.iterate("select * from nosuch")
         with pytest.raises(Exception, match="nosuch"):
-            await db.iterate("select * from nosuch").start()
+            await failed.start()
+        with pytest.raises(cenote.PoolError, match=r"from nosuch.* has failed: call iterate"):
+            await failed.start()  # it would look like one without rows
         async with asyncio.timeout(WAIT):
             assert await db.fetch_val("select 1") == 1

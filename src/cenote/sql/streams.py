@@ -93,6 +93,8 @@ class Stream(Generic[T]):
         An HTTP handler awaits it before it answers 200, so that whatever goes wrong is raised while
         the answer can still be an error.
         """
+        if self._over and self._failed_in is not None:
+            raise PoolError(f"the stream of {self._parsed!r} has failed: call iterate() again")
         if self._pin is None and not self._over:
             await self._read()
         return self
