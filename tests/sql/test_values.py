@@ -165,6 +165,8 @@ ARRAYS = [
     ("timestamptz[]", [dt.datetime(2024, 1, 1, tzinfo=PARIS)]),
     ("int[]", [[1, 2], [3, 4]]),
     ("jsonb[]", [{"a": 1}, {"b": [2]}]),
+    ("jsonb[]", [1, True, 1.5, None]),
+    ("jsonb[]", [[{"a": 1}, 2], [3, None]]),
     ("json[]", [{"a": 1}]),
     ("jsonb", [1, "a", None, {"b": [Color.RED]}]),
     ("json", [1, 2]),
@@ -204,6 +206,28 @@ async def test_a_list_is_what_its_parameter_says(
 
 
 @postgresql
+@pytest.mark.parametrize("declared", ["jsonb", "json", "int[]"])
+async def test_a_list_is_what_the_type_behind_a_domain_says(
+    backend: Backend, declared: str
+) -> None:
+    outer = f"d_{uuid4().hex[:12]}"
+    async with backend.database(max_size=1) as db:
+        await db.execute(f"create domain {outer}_i as {declared}")
+        await db.execute(f"create domain {outer} as {outer}_i check (value is not null)")
+        try:
+            async with backend.table(db, f"id int, value {outer}") as table:
+                insert = f"insert into {table} values (?, ?)"
+                await db.execute(insert, [1, [1, 2]])
+                await db.execute_many(insert, [[2, [1, 2]], [3, [1, 2]]])
+                async with db.transaction():
+                    await db.execute(f"update {table} set value = ? where id = ?", [[3, 4], 1])
+                found = await db.fetch_all(f"select value from {table} order by id")
+                assert found == [([3, 4],), ([1, 2],), ([1, 2],)]
+        finally:
+            await db.execute(f"drop domain {outer}, {outer}_i cascade")
+
+
+@postgresql
 async def test_a_list_of_numbers_fits_arrays_of_every_width(backend: Backend) -> None:
     """psycopg itself makes `smallint[]` of small integers, which does not compare with others."""
     async with backend.database() as db:
@@ -240,6 +264,18 @@ async def test_the_server_is_asked_once_for_each_text(backend: Backend) -> None:
             for value in ([2], [3]):
                 assert await db.fetch_val(sql, [value]) == value
         assert len(connection._asked) == 1
+
+
+@pytest.mark.parametrize("backend", ["psycopg"], indirect=True)
+async def test_the_server_is_asked_by_an_old_libpq_too(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has no pipeline."""
+    private = sys.modules["cenote.drivers.psycopg.private"]
+    monkeypatch.setattr(private, "HAS_PIPELINE", False)
+    async with backend.database(max_size=1) as db:
+        assert await db.fetch_val("select ?::jsonb", [[1]]) == [1]
+        assert await db.fetch_val("select count(*) from unnest(?)", [[1, 2]]) == 2
 
 
 @postgresql

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from logging import DEBUG
 from time import monotonic
@@ -83,6 +83,16 @@ library.require_assigned(
     ],
 )  # fmt: skip
 library.require_assigned(psycopg.AsyncServerCursor, ["_closed"])
+
+FIRST_MADE = 16384  # the first number of a type that PostgreSQL does not have by itself
+BASES = """
+WITH RECURSIVE types (asked, oid, base) AS (
+    SELECT oid, oid, typbasetype FROM pg_catalog.pg_type WHERE oid IN ({})
+    UNION ALL
+    SELECT asked, its.oid, its.typbasetype FROM types JOIN pg_catalog.pg_type its ON its.oid = base
+)
+SELECT asked, oid FROM types WHERE base = 0
+"""
 
 LONGEST_BUSY = 0.005  # seconds for which the rows of a series are sent without a pause
 
@@ -433,7 +443,18 @@ async def parameter_types(
         return None
     pgconn.send_describe_prepared(b"")
     described = (await drive(generators.execute(pgconn), pgconn.socket))[-1]
-    return [described.param_type(at) for at in range(described.nparams)]
+    found = [described.param_type(at) for at in range(described.nparams)]
+    made = {oid for at, oid in enumerate(found) if at in asked and oid >= FIRST_MADE}
+    bases = await base_types(raw, made) if made else {}
+    return [bases.get(oid, oid) for oid in found]
+
+
+async def base_types(raw: Any, oids: Iterable[int]) -> dict[int, int]:
+    """Ask the server which type is behind each of these, as behind a domain; else it is itself."""
+    text = BASES.format(",".join(map(str, oids)))
+    result = await drive(raw._exec_command(text), raw.pgconn.socket)
+    rows = ((result.get_value(at, 0), result.get_value(at, 1)) for at in range(result.ntuples))
+    return {int(oid): int(base) for oid, base in rows}
 
 
 def count_rows(cursor: Any) -> int:

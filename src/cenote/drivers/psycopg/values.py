@@ -85,9 +85,22 @@ def _decided(value: list[Any], oid: int) -> Any:
     if oid in NUMBERS:
         return _numbers(value, oid)
     wrapper = WRAPPERS.get(oid)
-    if wrapper is None:
-        return value
-    return [wrapper(each, dumps=dump_json) if isinstance(each, dict) else each for each in value]
+    return value if wrapper is None else _documents(value, wrapper)
+
+
+def _documents(value: list[Any], wrapper: Any) -> list[Any]:
+    """An array of documents; a list in it is one of its dimensions, as for asyncpg."""
+    return [
+        _documents(each, wrapper) if type(each) is list
+        else wrapper(each, dumps=_document) if isinstance(each, dict | int | float | str)
+        else each
+        for each in value
+    ]  # fmt: skip
+
+
+def _document(value: Any) -> str:
+    # A text is a document as it is.
+    return value if isinstance(value, str) else dump_json(value)
 
 
 def _numbers(value: list[Any], oid: int) -> list[Any] | str:
