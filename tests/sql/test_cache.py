@@ -341,6 +341,24 @@ async def test_the_same_text_with_other_types(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_lists_are_told_apart_through_pgbouncer(pgbouncer: Any, driver: str) -> None:
+    """What the server says of a parameter is about this statement, and not about another task's."""
+    pytest.importorskip(driver)
+    url = pgbouncer.tcp_url().replace("postgresql://", f"postgresql+{driver}://")
+    async with cenote.Database(url, statement_cache_size=0, max_size=20) as db:
+
+        async def one(number: int) -> None:
+            declared = ("jsonb", "int[]")[number % 2]
+            for at in range(20):
+                sql = f"select ?::{declared} as c{number}_{at}"
+                assert await db.fetch_val(sql, [[number, at]]) == [number, at]
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(one(number))
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 async def test_the_cache_works_through_pgbouncer(
     pgbouncer: Any, postgres_server: Any, driver: str
 ) -> None:

@@ -437,16 +437,44 @@ async def parameter_types(
     query = queries.PostgresQuery(Transformer(raw))
     query.convert(text, [None if at in asked else value for at, value in enumerate(arguments)])
     types = [0 if at in asked else oid for at, oid in enumerate(query.types)]
-    pgconn.send_prepare(b"", query.query, types)
-    answers = await drive(generators.execute(pgconn), pgconn.socket)
-    if answers[-1].status != ExecStatus.COMMAND_OK:
+    describe = _describe if HAS_PIPELINE else _describe_in_two
+    described = await drive(describe(pgconn, query.query, types), pgconn.socket)
+    if described is None:
         return None
-    pgconn.send_describe_prepared(b"")
-    described = (await drive(generators.execute(pgconn), pgconn.socket))[-1]
     found = [described.param_type(at) for at in range(described.nparams)]
     made = {oid for at, oid in enumerate(found) if at in asked and oid >= FIRST_MADE}
     bases = await base_types(raw, made) if made else {}
     return [bases.get(oid, oid) for oid in found]
+
+
+def _describe(pgconn: Any, text: bytes, types: Sequence[int]) -> Any:
+    """Let the server read a statement, and say what it has found; None if it cannot. In one go:
+    behind a pooler two would reach two sessions, and the second could be told of another's."""
+    refusal: psycopg.Error | None = None
+    pgconn.enter_pipeline_mode()
+    try:
+        pgconn.send_prepare(b"", text, types)
+        pgconn.send_describe_prepared(b"")
+    except psycopg.Error as error:  # libpq refuses it
+        refusal = error
+    pgconn.pipeline_sync()
+    answers = yield from _answers_to_sync(pgconn)
+    pgconn.exit_pipeline_mode()
+    if refusal is not None:
+        raise refusal
+    described = answers[-1][-1]
+    return described if described.status == ExecStatus.COMMAND_OK else None
+
+
+def _describe_in_two(pgconn: Any, text: bytes, types: Sequence[int]) -> Any:
+    """The same with a libpq that has no pipeline."""
+    pgconn.send_prepare(b"", text, types)
+    prepared = yield from generators.execute(pgconn)
+    if prepared[-1].status != ExecStatus.COMMAND_OK:
+        return None
+    pgconn.send_describe_prepared(b"")
+    described = yield from generators.execute(pgconn)
+    return described[-1]
 
 
 async def base_types(raw: Any, oids: Iterable[int]) -> dict[int, int]:
