@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cenote
 from cenote.errors import PoolError, StatementTimeoutError, TransactionLostError
 from cenote.testing import rolled_back, shared_transaction
 from tests.support.backends import Backend
@@ -377,6 +379,22 @@ async def test_a_database_may_be_unpooled(backend: Backend) -> None:
         async with rolled_back(db):
             await db.execute(f"insert into {table} values (1, 'a')")
         assert await db.fetch_val(f"select count(*) from {table}") == 0
+
+
+async def test_a_block_makes_one_connection(backend: Backend, tmp_path: Path) -> None:
+    """Whatever the sizes of the pool, and however small the budget of its fleet."""
+    seen: list[Any] = []
+    fleet = cenote.Fleet(budget=1, path=tmp_path / "fleet")
+    for options in ({"min_size": 3}, {"fleet": fleet}, {"fleet": fleet, "strategy": None}):
+        async with (
+            backend.database(**options, on_connect=seen.append, acquire_timeout=WAIT) as db,
+            rolled_back(db),
+        ):
+            for _ in range(20):
+                await asyncio.gather(*(db.fetch_val("select 1") for _ in range(3)))
+            assert db.pool.count == 3
+        assert len(seen) == 1
+        seen.clear()
 
 
 async def test_on_connect_runs_once_for_the_block(backend: Backend) -> None:

@@ -59,13 +59,21 @@ def breaker() -> ConsecutiveFailures:
 
 
 class LoopDatabase:
-    """What a `Database` is in one event loop."""
+    """What a `Database` is in one event loop.
+
+    Args:
+        database: The database.
+        loop: The event loop.
+        stand_in: What connects in place of the driver.
+        sizes: `min_size` and `max_size`, if they are not those of the database.
+    """
 
     def __init__(
         self,
         database: Database,
         loop: asyncio.AbstractEventLoop,
         stand_in: Driver | None = None,
+        **sizes: int,
     ) -> None:
         self.database: Database = database
         self.label: str = database._label
@@ -86,7 +94,9 @@ class LoopDatabase:
         self.listening: Listening = Listening(self)
         self._children_join = database._child_tasks == "join"
         self._guard: AsyncGenerator[None, None] | None = None
-        pool_options: dict[str, Any] = {**database._pool_options}
+        pool_options: dict[str, Any] = {**database._pool_options, **sizes}
+        if stand_in is not None:
+            pool_options.pop("fleet", None)  # nothing is connected
         if "strategy" not in pool_options:
             fleet = pool_options.get("fleet")
             strategy = None if fleet is None else fleet.strategy()

@@ -35,7 +35,7 @@ async def rolled_back(database: Database) -> AsyncIterator[Database]:
     loop = asyncio.get_running_loop()
     _refuse_what_is_open(database, loop)
     outer = database._loop_databases.stand_ins.get(loop)
-    base = LoopDatabase(database, loop, outer)
+    base = LoopDatabase(database, loop, outer, min_size=0, max_size=1)
     try:
         connection = await base.pool.acquire()
         driver = base.driver
