@@ -139,3 +139,65 @@ async def test_transact_repeats_a_busy_database(backend: Backend, pauses: list[i
         await other.commit()
         async with asyncio.timeout(WAIT):
             assert await task == 2
+
+
+@with_postgresql
+async def test_transact_repeats_a_conflict_in_a_task_group(
+    backend: Backend, pauses: list[int]
+) -> None:
+    async with (
+        backend.database(child_tasks="join") as db,
+        backend.database(max_size=1) as other,
+        backend.table(db) as table,
+    ):
+        await db.execute(f"insert into {table} values (1, '')")
+        change = f"update {table} set name = name || ? where id = 1"
+        errors: list[Exception] = []
+
+        async def append() -> None:
+            await db.fetch_val(f"select name from {table}")
+            if not errors:
+                await other.execute(change, ["a"])
+            async with asyncio.TaskGroup() as group:
+                group.create_task(db.execute(change, ["b"]))
+                group.create_task(db.fetch_val("select 1"))
+
+        await db.transact(noting(errors, append), isolation="serializable")
+        (error,) = errors
+        assert isinstance(error, ExceptionGroup)
+        assert "40001" in map(cenote.sqlstate, error.exceptions)
+        assert pauses == [1]
+        assert await db.fetch_val(f"select name from {table}") == "ab"
+
+
+@with_mysql
+async def test_transact_does_not_repeat_what_a_procedure_has_committed(
+    backend: Backend, pauses: list[int]
+) -> None:
+    async with backend.database() as db, backend.table(db, "id {int}") as table:
+        await db.execute(
+            f"create procedure p_{table}() begin insert into {table} values (1); commit; "
+            f"signal sqlstate '40001' set mysql_errno = 1213, message_text = 'a deadlock'; end"
+        )
+        with pytest.raises(Exception, match="a deadlock"):
+            await db.transact(db.execute, f"call p_{table}()")
+        assert pauses == []
+        assert await db.fetch_val(f"select count(*) from {table}") == 1
+        await db.execute(f"drop procedure p_{table}")
+
+
+async def test_transact_does_not_repeat_what_goes_on_after_a_rollback(
+    backend: Backend, pauses: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with backend.database() as db, backend.table(db, "id {int}") as table:
+        monkeypatch.setattr(db._driver, "is_conflict", lambda error: isinstance(error, KeyError))
+
+        async def insert() -> None:
+            await db.rollback()
+            await db.execute(f"insert into {table} values (1)")
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            await db.transact(insert)
+        assert pauses == []
+        assert await db.fetch_val(f"select count(*) from {table}") == 1

@@ -248,7 +248,7 @@ class Database(TextVerbs):
         A conflict is a serialization failure, a deadlock, or a lock that was not available: the
         transaction was rolled back because of another one. Before each further attempt there is a
         random pause, which grows. The function should do nothing outside the database that must not
-        be done twice. Nothing is run again if it is not known whether the transaction was
+        be done twice. Nothing is run again if the transaction, or a part of it, may have been
         committed.
 
         Args:

@@ -15,6 +15,7 @@ from .driver import Driver
 
 if TYPE_CHECKING:
     from .database import Database
+    from .transaction import Transaction
 
 R = TypeVar("R")
 
@@ -41,11 +42,16 @@ async def transact(
         )
     attempt = 1
     while True:
+        transaction = database.transaction(isolation=isolation, read_only=read_only)
+        kept = False  # some of it may be
         try:
-            async with database.transaction(isolation=isolation, read_only=read_only):
-                return await _call(function, args)
+            async with transaction:
+                try:
+                    return await _call(function, args)
+                finally:
+                    kept = may_be_kept(transaction)
         except Exception as error:
-            if attempt >= attempts or not may_succeed_again(driver, error):
+            if attempt >= attempts or kept or not may_succeed_again(driver, error):
                 raise
         await asyncio.sleep(pause_after(attempt))
         attempt += 1
@@ -61,8 +67,19 @@ async def _call(function: Callable[..., Awaitable[R]], args: tuple[Any, ...]) ->
     return await result
 
 
+def may_be_kept(transaction: Transaction) -> bool:
+    """Return whether the function, or a statement in it, has ended the transaction, so that not all
+    of it is rolled back: a procedure of MySQL may commit, and fail then."""
+    session = transaction._session
+    lost = None if session is None else session.lost
+    return not transaction.is_open or (lost is not None and lost.outcome != "rolled_back")
+
+
 def may_succeed_again(driver: Driver, error: BaseException) -> bool:
-    """Return whether a transaction that failed so was rolled back because of another one."""
+    """Return whether a transaction that failed so was rolled back because of another one. Of the
+    errors of a task group one suffices: the others may have come of it."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(may_succeed_again(driver, each) for each in error.exceptions)
     if isinstance(error, TransactionLostError):
         cause = error.__cause__
         return error.outcome == "rolled_back" and cause is not None and driver.is_conflict(cause)
