@@ -161,6 +161,19 @@ async def test_a_server_without_tls_is_named(backend: Backend) -> None:
     assert "TLS failed. Check sslmode and the certificates on both sides (" in str(error)
 
 
+@with_postgresql
+async def test_a_certificate_that_is_not_there_is_named(backend: Backend) -> None:
+    """asyncpg does not say which file it is; psycopg does, and asks the server first."""
+    error = await failure(f"{backend.url}?sslmode=verify-full&sslrootcert=/no/ca.pem")
+    if backend.name == "asyncpg":
+        assert ": the file of sslrootcert=/no/ca.pem is not there. Correct the path" in str(error)
+    else:
+        assert "TLS failed. Check sslmode and the certificates" in str(error)
+    said = 'root certificate file "/no/ca.pem" does not exist'
+    error = connect_error("shop", parse(backend.url), RuntimeError(said))
+    assert "TLS failed. Check sslmode and the certificates" in str(error)
+
+
 async def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "a.db"
     assert str(await failure(f"sqlite:///{path}")) == (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 LONGEST = 1e9  # seconds
 
 
@@ -20,7 +22,7 @@ def whole_seconds(name: str, text: str) -> int:
     """A duration in whole seconds, from one second to one year."""
     value = _digits(text)
     if not 0 < value <= 31_536_000:
-        raise ValueError(f"url option {name!r} must be a number of seconds, not {text!r}")
+        raise ValueError(f"url option {name!r} must be a whole number of seconds, not {text!r}")
     return value
 
 
@@ -30,6 +32,14 @@ def port(text: str) -> int:
     if not 0 < value < 65536:
         raise ValueError(f"url option 'port' must be a number from 1 to 65535, not {text!r}")
     return value
+
+
+def check_readable(name: str, path: str) -> bytes:
+    """Return what is in the file that an option names."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"url option {name!r} cannot be read: {error}") from None
 
 
 def _digits(text: str) -> int:

@@ -23,8 +23,9 @@ UNKNOWN_HOST = (
 NO_TLS = (
     "rejected ssl upgrade", "does not support ssl", "doesn't support ssl",
     "server doesn't support it", "ssl connection error", "ssl error", "certificate verify failed",
-    "server certificate for", "[ssl:",
+    "server certificate for", "[ssl:", "certificate file", "private key file",
 )  # fmt: skip
+TLS_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")  # of PostgreSQL
 TLS_REQUIRED = ("no encryption", "require_secure_transport")
 STARTING = ("57P03",)  # cannot_connect_now: it starts up, shuts down or recovers
 NOT_UP = ("is starting up", "is shutting down", "not yet accepting", "in recovery mode")
@@ -106,6 +107,8 @@ def remedy_for(error: BaseException, target: Target) -> str:
     number = error.args[0] if error.args else None
     if isinstance(error, socket.gaierror) or any(each in text for each in UNKNOWN_HOST):
         return "the name of the host is not known. Correct it in the URL."
+    if isinstance(error, FileNotFoundError) and (absent := _absent_file(target)):
+        return f"the file of {absent} is not there. Correct the path in the URL."
     if isinstance(error, ssl.SSLError) or any(each in text for each in NO_TLS):
         return "TLS failed. Check sslmode and the certificates on both sides."
     if any(each in text for each in TLS_REQUIRED):
@@ -127,6 +130,15 @@ def remedy_for(error: BaseException, target: Target) -> str:
     if isinstance(error, ConnectionResetError) or any(each in text for each in CUT_OFF):
         return "the server has hung up. Check that host and port are its own, then look at its log."
     return ""
+
+
+def _absent_file(target: Target) -> str | None:
+    """The option that names a file for TLS that does not exist, which asyncpg does not say."""
+    for name in TLS_FILES:
+        path = target.options.get(name)
+        if path and path != "system" and not os.path.exists(path):
+            return f"{name}={path}"
+    return None
 
 
 def _file(target: Target) -> str:

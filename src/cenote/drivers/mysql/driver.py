@@ -13,7 +13,7 @@ from ...sql.driver import LONGEST_KEPT, ConnectConfig, Driver, DriverConnection
 from ...sql.loading import check_connect_args, fresh, reject_unknown
 from ...sql.parsing.placeholders import Style
 from ...sql.url import Secret
-from ..options import whole_seconds
+from ..options import check_readable, whole_seconds
 from .connection import MysqlConnection, code
 from .login import CANNOT_LOG_IN, KEY_NOT_ASKED_FOR, NOT_ASKED_FOR, public_key
 from .private import FLAGS, SETTLED, Connection, charset_by_name, errors
@@ -311,12 +311,18 @@ def tls(options: dict[str, str]) -> ssl.SSLContext | None:
         return None
     if "ssl_key" in files and "ssl_cert" not in files:
         raise ValueError("url has ssl_key without ssl_cert, the certificate that belongs to it")
-    context = ssl.create_default_context(cafile=files.get("ssl_ca"))
+    for name, path in files.items():
+        check_readable(name, path)
+    try:
+        context = ssl.create_default_context(cafile=files.get("ssl_ca"))
+        if "ssl_cert" in files:
+            context.load_cert_chain(files["ssl_cert"], files.get("ssl_key"))
+    except ssl.SSLError as error:
+        named = ", ".join(f"{name}={path}" for name, path in files.items())
+        raise ValueError(f"url has files for TLS that cannot be used ({named}): {error}") from None
     context.check_hostname = mode == "verify-full"
     if mode == "require" and "ssl_ca" not in files:
         context.verify_mode = ssl.CERT_NONE
-    if "ssl_cert" in files:
-        context.load_cert_chain(files["ssl_cert"], files.get("ssl_key"))
     return context
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from ..options import check_readable
 
 CANNOT_LOG_IN = 2061  # the code of MySQL's own clients
 IN_CLEAR = frozenset({b"mysql_clear_password", b"dialog"})
@@ -38,10 +38,7 @@ def public_key(path: str | None, *, ask: bool) -> bytes | None:
     this file; None: the server is asked. Raises `ValueError` for a file that has none."""
     if path is None:
         return None if ask else NOT_ASKED_FOR
-    try:
-        key = Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"url option 'server_public_key' cannot be read: {error}") from None
+    key = check_readable("server_public_key", path)
     if b"PUBLIC KEY" not in key:
         raise ValueError(f"url option 'server_public_key': {path} has no public key in PEM")
     return key
