@@ -9,7 +9,12 @@ unset PYTHONHOME VIRTUAL_ENV PYTHONPATH CENOTE_PURE
 
 python=${PYTHON:-python3} cc=${CC:-gcc} gcov=${GCOV:-gcov}
 report=${REPORT:+$(mkdir -p "$REPORT" && cd "$REPORT" && pwd)}
-[[ $# != 0 ]] || set -- tests/core tests/pool tests/sql tests/drivers tests/extras tests/c_api
+# Every room but those that read documents and sources, and the exhibits.
+if [[ $# == 0 ]]; then
+    read -ra rooms < <("$python" -c 'from tests.support.rooms import ROOMS
+print(*(f"tests/{room}" for room, markers in ROOMS.items() if not {"exhibit", "once"} & {*markers}))')
+    set -- "${rooms[@]}" tests/support
+fi
 
 say() { echo "cenote: $*" >&2; }
 

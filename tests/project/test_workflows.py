@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.rooms import ROOMS
+
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[2]
@@ -150,9 +152,19 @@ def test_every_pinned_environment_is_renewed_by_dependabot() -> None:
 @SOURCES
 def test_the_nights_bring_what_takes_too_long_for_a_push() -> None:
     jobs = load(GITHUB / "workflows/nightly.yml")["jobs"]
-    wanted = {"check", "coverage", "sanitize", "soak", "fuzz", "chaos", "dist"}
+    wanted = {"check", "coverage", "sanitize", "soak", "fuzz", "chaos", "nemesis", "dist"}
     assert wanted <= set(jobs["long"]["strategy"]["matrix"]["target"])
     assert jobs["drivers"]["strategy"]["matrix"]["age"] == ["oldest", "newest"]
+
+
+def test_coverage_is_measured_in_every_room_of_the_package() -> None:
+    script = (ROOT / "scripts/coverage.sh").read_text("utf-8")
+    [program] = re.findall(r"-c '(from tests\.support\.rooms[^']*)'", script)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    without = {"docs", "project", "support", "exhibits"}
+    assert done.stdout.split() == [f"tests/{room}" for room in ROOMS if room not in without]
 
 
 def test_a_report_below_a_floor_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
