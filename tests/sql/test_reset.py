@@ -186,7 +186,7 @@ async def test_a_copy_of_asyncpg_whose_output_fails_at_its_end(
         raise OSError("disk full")
 
     async with cenote.Database(
-        postgres_server.url, max_size=1, hook_timeout=0.3, destructor_timeout=0.3
+        postgres_server.url, max_size=1, hook_timeout=0.3, destructor_timeout=5.0
     ) as db:
         with pytest.raises(OSError, match="disk full"):
             async with db.connection() as raw:
