@@ -29,12 +29,13 @@ def noting(
     return noted
 
 
-@with_postgresql
-async def test_transact_repeats_a_serialization_failure(
-    backend: Backend, pauses: list[int]
-) -> None:
+async def overtaken(
+    backend: Backend, write: Callable[[cenote.Database, str], Awaitable[Any]], **options: Any
+) -> list[Exception]:
+    """The errors of a serializable transaction that appends "b" by `write(db, change)`, and finds
+    that somebody has appended "a" meanwhile. Run again it succeeds."""
     async with (
-        backend.database() as db,
+        backend.database(**options) as db,
         backend.database(max_size=1) as other,
         backend.table(db) as table,
     ):
@@ -46,12 +47,20 @@ async def test_transact_repeats_a_serialization_failure(
             await db.fetch_val(f"select name from {table}")
             if not errors:
                 await other.execute(change, ["a"])
-            await db.execute(change, ["b"])
+            await write(db, change)
 
         await db.transact(noting(errors, append), isolation="serializable")
-        assert [cenote.sqlstate(error) for error in errors] == ["40001"]
-        assert pauses == [1]
         assert await db.fetch_val(f"select name from {table}") == "ab"
+        return errors
+
+
+@with_postgresql
+async def test_transact_repeats_a_serialization_failure(
+    backend: Backend, pauses: list[int]
+) -> None:
+    errors = await overtaken(backend, lambda db, change: db.execute(change, ["b"]))
+    assert [cenote.sqlstate(error) for error in errors] == ["40001"]
+    assert pauses == [1]
 
 
 DEADLOCKS = {"asyncpg": "40P01", "psycopg": "40P01", "mysql": 1213}
@@ -145,29 +154,15 @@ async def test_transact_repeats_a_busy_database(backend: Backend, pauses: list[i
 async def test_transact_repeats_a_conflict_in_a_task_group(
     backend: Backend, pauses: list[int]
 ) -> None:
-    async with (
-        backend.database(child_tasks="join") as db,
-        backend.database(max_size=1) as other,
-        backend.table(db) as table,
-    ):
-        await db.execute(f"insert into {table} values (1, '')")
-        change = f"update {table} set name = name || ? where id = 1"
-        errors: list[Exception] = []
+    async def write(db: cenote.Database, change: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(db.execute(change, ["b"]))
+            group.create_task(db.fetch_val("select 1"))
 
-        async def append() -> None:
-            await db.fetch_val(f"select name from {table}")
-            if not errors:
-                await other.execute(change, ["a"])
-            async with asyncio.TaskGroup() as group:
-                group.create_task(db.execute(change, ["b"]))
-                group.create_task(db.fetch_val("select 1"))
-
-        await db.transact(noting(errors, append), isolation="serializable")
-        (error,) = errors
-        assert isinstance(error, ExceptionGroup)
-        assert "40001" in map(cenote.sqlstate, error.exceptions)
-        assert pauses == [1]
-        assert await db.fetch_val(f"select name from {table}") == "ab"
+    (error,) = await overtaken(backend, write, child_tasks="join")
+    assert isinstance(error, ExceptionGroup)
+    assert "40001" in map(cenote.sqlstate, error.exceptions)
+    assert pauses == [1]
 
 
 @with_mysql
