@@ -141,7 +141,7 @@ async def test_a_line_says_why_and_what_comes_next(make_pool, caplog):
     caplog.set_level(logging.INFO, "cenote")
 
     def fail():
-        raise OSError("connect to db:5432\nrefused, password=s3cr3t")
+        raise OSError("connect to db:5432\nrefused, password=s3cr3t.")
 
     pool = make_pool(fail, name="main")
     lane = pool.lane("batch")
@@ -182,6 +182,15 @@ async def test_level_kinds_and_logger_can_be_chosen(make_pool, caplog):
     detach()
     pool.activate()
     assert len([record for record in caplog.records if record.name == "app"]) == 2
+
+
+async def test_what_is_not_logged_costs_nothing(make_pool):
+    pool = make_pool(Thing)
+    detach = attach(pool)
+    engine = pool._engine
+    assert (engine.on_acquired, engine.on_released, engine.on_waiting) == ((), (), ())
+    detach()
+    assert engine.subscribers == ()
 
 
 def test_every_kind_is_known(make_pool):

@@ -64,10 +64,10 @@ def attach(
 
     def listen(pool: Pool[Any], name: str) -> Callable[[observe.PoolEvent], None]:
         def hear(event: observe.PoolEvent) -> None:
-            if event.kind in wanted and logger.isEnabledFor(level):
+            if logger.isEnabledFor(level):
                 log(level, "%s", sentence(event, name), fields=fields(event, name), to=logger)
 
-        pool.subscribe(hear)
+        pool.subscribe(hear, kinds=wanted)  # the others cost nothing
         return hear
 
     tracker = PoolTracker(targets, listen)
@@ -94,7 +94,7 @@ def sentence(event: observe.PoolEvent, name: str) -> str:
         parts.append(f"with {' '.join(explained(event.error).split())}")
     line = " ".join(parts)
     following = NEXT.get(event.kind)
-    return line if following is None else f"{line}; {following}"
+    return line if following is None else f"{line.removesuffix('.')}; {following}"
 
 
 def fields(event: observe.PoolEvent, name: str) -> dict[str, Any]:
