@@ -19,6 +19,9 @@ SELECT = """
 """
 
 
+STATES = {"idle", "active", "hook", "destroying", "creating", "free"}
+
+
 async def hold(acquire):
     async with acquire:
         await asyncio.Event().wait()
@@ -30,8 +33,41 @@ async def report():
         await asyncio.Event().wait()
 
 
+class Hooks:
+    """They take no time at first, and later wait for the end."""
+
+    def __init__(self):
+        self.end = asyncio.Event()
+        self.end.set()
+
+    async def make(self):
+        await self.end.wait()
+        return Thing()
+
+    async def wait(self, thing):
+        await self.end.wait()
+
+
+async def be_in_every_state(pool, hooks):
+    """Most slots are idle, and the others in each other state; their numbers have two digits."""
+    things = [await pool.acquire() for _ in range(13)]
+    for thing in things[:10]:
+        await pool.release(thing)
+    hooks.end.clear()
+    pool.release(things[10])
+    pool.discard(things[11])
+    pool.resize(min_size=14)
+
+
 def begin_trouble(program):
-    """A breaker that is open, a pool with a lane in which all is in use, and a transaction."""
+    """A breaker that is open, a pool with a lane in which all is in use, a transaction, and slots
+    in every state. Return what ends the last."""
+    hooks = Hooks()
+    mixed = program.pool(
+        hooks.make, destructor=hooks.wait, before_release=hooks.wait, max_size=16, name="mixed",
+        hook_timeout=60.0, destructor_timeout=60.0,
+    )  # fmt: skip
+    program.do(be_in_every_state(mixed, hooks))
     strategy = cenote.ConsecutiveFailures(1, recovery_timeout=60.0)
     away = program.pool(raising(OSError("refused")), name="away", strategy=strategy)
     for _ in range(3):
@@ -42,16 +78,20 @@ def begin_trouble(program):
         acquire = program.call((lane if number < 3 else full).acquire)
         program.start(hold(acquire), f"request-{number}")
     program.start(report(), "report")
+    return hooks.end.set
 
 
 def test_axe_has_no_complaint_about_pools(program, browser, scheme, width):
-    begin_trouble(program)
+    end = begin_trouble(program)
     browser.open(program.serve(), scheme=scheme, width=width)
-    for name in ("full", "database", "away"):
+    for name in ("mixed", "full", "database", "away"):
         browser.run(SELECT, name)
         browser.until(lambda name=name: browser.text("#pool-name") == name)
         browser.until(lambda name=name: name == "away" or browser.tiles())
+        if name == "mixed":
+            browser.until(lambda: {*browser.tiles()} >= STATES)
         assert browser.violations() == []
+    program.call(end)
 
 
 def test_axe_has_no_complaint_about_the_login(program, browser, scheme, width):
