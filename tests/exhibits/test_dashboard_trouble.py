@@ -62,6 +62,27 @@ def test_the_first_second_of_an_outage_names_refusals(program, browser):
     assert browser.run("return beginning({ denied: ['shed'] })") == ""
 
 
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        (["6, 'INACTIVE', false", "8, 'ACTIVE', false"], ["ACTIVE 6", "INACTIVE 2", "ACTIVE 2"]),
+        (["6, 'ACTIVE', false"], [" 6", "ACTIVE 4"]),  # what was before is forgotten
+        (["6, 'ACTIVE', true"], ["ACTIVE 10"]),  # it has not switched since the pool was made
+        (["-5, 'ACTIVE', true", "-2, 'INACTIVE', false"], ["INACTIVE 10"]),
+    ],
+)
+def test_the_bar_of_the_breaker_begins_with_what_was_before(program, browser, changes, parts):
+    browser.open(program.serve())
+    assert browser.run(STRIP.replace("CHANGES", f"[{'], ['.join(changes)}]")) == parts
+
+
+STRIP = """
+    charts.rate.from = 0;
+    drawStrip([CHANGES], 10);
+    return [...$('strip').children].map((part) => `${part.dataset.state} ${part.style.flexGrow}`);
+"""
+
+
 def test_a_breaker_opened_by_hand_says_so(program, browser):
     pool = program.pool(Thing, name="orders")
     program.call(pool.deactivate)

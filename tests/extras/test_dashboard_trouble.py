@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import cenote
+from cenote.extras.dashboard import collector
 from cenote.testing import advance, settle
 from tests.support.kit import Thing, acquiring, outcome, raising
 from tests.support.viewer import ACTIVE, until, use_virtual_clocks, watching
@@ -58,6 +59,32 @@ async def test_a_long_outage_keeps_its_beginning(make_pool, monkeypatch):
         pool.activate()
         await until(lambda: viewer.pool("away")["since"] is None)
         assert viewer.details["breaker"]["changes"][-1][1] == "ACTIVE"
+
+
+async def test_an_outage_that_is_watched_keeps_its_beginning(make_pool, monkeypatch):
+    use_virtual_clocks(monkeypatch)
+    monkeypatch.setattr(collector, "CHANGES", 7)
+    strategy = cenote.ConsecutiveFailures(1, recovery_timeout=1.0, max_recovery_timeout=1.0)
+    pool = make_pool(raising(OSError("refused")), strategy=strategy, name="away")
+
+    def states():
+        return [state for _, state, _ in viewer.details["breaker"]["changes"]]
+
+    async with watching(app(), query="name=away") as viewer:
+        begin = round(asyncio.get_running_loop().time() * 1000)
+        await outcome(acquiring(pool))
+        for _ in range(20):
+            await advance(1)
+            await outcome(acquiring(pool))  # a probe that fails
+        await until(lambda: len(states()) == 6)
+        assert states() == ["ACTIVE", "INACTIVE", *["RECOVERING", "INACTIVE"] * 2]
+        assert viewer.details["breaker"]["changes"][1][0] == begin
+        for _ in range(5):  # no probes: the oldest go
+            pool.activate()
+            await advance(1)
+            pool.deactivate()
+            await advance(1)
+        assert states() == ["INACTIVE", *["ACTIVE", "INACTIVE"] * 3]
 
 
 async def test_switches_of_one_instant_keep_their_order(make_pool, monkeypatch):

@@ -32,8 +32,12 @@ STALLED: Final = 2.0  # seconds without an answer of a pool's loop until the pag
 FAREWELL: Final = 30.0  # seconds for which a pool that was closed is still shown
 LINGER: Final = 2.0  # seconds in which a page comes back, and misses nothing
 CHANGES: Final = 50  # of the breaker that are remembered
+FAILED_PROBE: Final = [CircuitState.INACTIVE, CircuitState.RECOVERING, CircuitState.INACTIVE]
 TROUBLE: Final = ("since", "failure", "retry", "denied", "saturated", "top")  # of a summary
 VERSION: Final = 2  # of the messages
+
+# Of the breaker: ms, state, and whether it is only known to have been so by then.
+Change = tuple[int, str, bool]
 
 
 class Viewer:
@@ -65,8 +69,7 @@ class Watch:
         self.holds: list[int] = []
         self.distributions_changed: int = 0
         self.breaker: dict[str, Any] = {}
-        # ms, state, and whether it is only known to have been so by then
-        self.changes: deque[tuple[int, str, bool]] = deque(maxlen=CHANGES)
+        self.changes: list[Change] = []
         self.breaker_changed: int = 0
         self.events: dict[int, tuple[int, list[Any]]] = {}  # number -> tick, event
         self.samples: deque[tuple[int, list[int]]] = deque(maxlen=SECONDS)  # tick, sample
@@ -163,6 +166,7 @@ class Watch:
             first = not self.changes and report.circuit_since is None
             self.changes.append((since, report.circuit, first))
             self.breaker_changed = tick
+        shorten(self.changes)
         breaker = {
             "strategy": report.strategy,
             "failure": report.failure,
@@ -243,7 +247,7 @@ class Watch:
             "top": report.top,
         }
 
-    def _switches(self, report: Report) -> Iterator[tuple[int, tuple[int, str, bool]]]:
+    def _switches(self, report: Report) -> Iterator[tuple[int, Change]]:
         """Yield the switches of the breaker that are in the events of a report, each with its place
         in their order: several may be in one millisecond.
 
@@ -258,6 +262,19 @@ class Watch:
                     yield number, (first, state, False)
                 if times > 1:
                     yield report.switched[number], (last, state, False)
+
+
+def shorten(changes: list[Change]) -> None:
+    """Keep CHANGES of them: the oldest failed probes are left out first, since an outage that is
+    longer must keep its beginning. The breaker counts as open in between: probes are short."""
+    while len(changes) > CHANGES:
+        states = [state for _, state, _ in changes]
+        for index in range(1, len(changes) - 2):
+            if states[index - 1 : index + 2] == FAILED_PROBE:
+                del changes[index : index + 2]
+                break
+        else:
+            del changes[0]
 
 
 class Collector:

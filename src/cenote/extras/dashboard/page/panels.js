@@ -233,9 +233,11 @@ function drawBreaker(pool, breaker, now) {
 function drawStrip(changes, now) {
   const from = charts.rate.from;
   const parts = [];
-  changes.forEach(([ms, state], index) => {
+  changes.forEach(([ms, state, seen], index) => {
     const until = index + 1 < changes.length ? changes[index + 1][0] : now;
-    const start = index ? Math.max(ms, from) : from;
+    const start = index || !seen ? Math.max(ms, from) : from;
+    // Before the first switch that is known: what opens was closed, all else may be forgotten.
+    if (!index && start > from) parts.push([state === 'INACTIVE' ? 'ACTIVE' : '', start - from]);
     if (until > from && until > start) parts.push([state, until - start]);
   });
   fill($('strip'), parts, () => make('i'), (node, [state, length]) => {
