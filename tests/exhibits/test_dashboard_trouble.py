@@ -56,6 +56,18 @@ def test_the_time_of_a_probe_is_not_too_exact(program, browser, milliseconds, sa
     assert browser.run(f"return probe({{ retry: {milliseconds} }}, 0)") == said
 
 
+def test_the_rate_of_refusals_is_that_of_the_outage(program, browser):
+    """Not a mean with the calm seconds before."""
+    browser.open(program.serve())
+    samples = "[[1000, 5, 0, 0, 0, 0, 0], [2000, 5, 0, 0, 0, 0, 0], [3000, 0, 0, 0, 0, 90, 0]]"
+    for since, rate in ((2500, "90"), ("null", "30")):
+        pool = f"{{ state: 'INACTIVE', since: {since}, retry: null, saturated: null, denied: [] }}"
+        (trouble,) = browser.run(f"return troublesOf({pool}, {samples}, 3500)")
+        assert trouble[2][0] == f"{rate} acquires a second are refused."
+    assert browser.run("return acquiring(1, 'fail', 'fails')") == "1 acquire a second fails"
+    assert browser.run("return acquiring(1.3, 'fail', 'fails')") == "1.3 acquires a second fail"
+
+
 def test_the_first_second_of_an_outage_names_refusals(program, browser):
     browser.open(program.serve())
     assert browser.run("return beginning({ denied: ['circuit'] })") == "Acquires are refused."
@@ -123,7 +135,7 @@ def test_refusals_and_timeouts_are_told_apart(program, browser):
     assert "The queue is full" in browser.text("#trouble li")
     program.call(refused.cancel)
     program.start(insist(timeout=0), "late")
-    browser.until(lambda: any("time out" in said for said in browser.texts("#trouble strong")))
+    browser.until(lambda: any("a second time" in said for said in browser.texts("#trouble strong")))
     browser.until(lambda: "Overloaded" not in browser.texts("#trouble strong"))
     program.call(pool.release, thing)
 

@@ -15,7 +15,7 @@ const serverNow = () => Date.now() - link.skew;
 const tiles = new Tiles($('tiles'), $('inspector'), $('legend'), serverNow);
 const charts = {
   rate: new Lines($('rate'), 'Throughput', [{ name: 'rate', column: 1, area: true, label: 'acquires' }], (last) => `${compact(last ? last[1] : 0)} a second`),
-  errors: new Lines($('errors'), 'Errors', [{ name: 'refused', column: 5, area: true, label: 'refused' }, { name: 'failed', column: 4, label: 'failed or timed out' }], (last) => (last && last[4] + last[5] ? `${compact(last[5])} refused, ${compact(last[4])} failed a second` : 'none now')),
+  errors: new Lines($('errors'), 'Errors', [{ name: 'refused', column: 5, area: true, label: 'refused' }, { name: 'failed', column: 4, label: 'failed or timed out' }], (last) => (last && last[4] + last[5] ? `${compact(last[5])} refused, ${compact(last[4])} failed or timed out a second` : 'none now')),
   load: new Lines($('load'), 'Load', [{ name: 'active', column: 3, area: true, label: 'in use' }, { name: 'waiting', column: 2, label: 'waiting' }], (_, pool) => `${number(pool.active)} in use, ${compact(pool.waiting)} waiting`),
   waits: new Bars($('waits'), 'Wait time', 'waiting', 'at once'),
   holds: new Bars($('holds'), 'Hold time', 'active', '< 10 µs'),

@@ -3,26 +3,32 @@
 const RECENT = 3; // seconds whose mean is the rate of now
 const SATURATED = 2000; // ms for which acquires must have waited until that is worth a line
 
-// A mean of the last seconds of one column of the samples.
-function recently(samples, column) {
-  const last = samples.slice(-RECENT);
+// A mean of the last seconds of one column of the samples; only of those that ended after `since`.
+function recently(samples, column, since = 0) {
+  const last = samples.slice(-RECENT).filter((sample) => sample[0] > since);
   return last.length ? last.reduce((sum, sample) => sum + sample[column], 0) / last.length : 0;
+}
+
+// So many acquires a second do something; one does it in other words.
+function acquiring(rate, many, one) {
+  const words = compact(rate);
+  return words === '1' ? `1 acquire a second ${one}` : `${words} acquires a second ${many}`;
 }
 
 function troublesOf(pool, samples, now) {
   const found = [];
   if (pool.phase === 'closed') return found;
-  const refused = recently(samples, 5);
+  const refused = recently(samples, 5, pool.since || 0); // at first of the outage alone
   const failed = recently(samples, 4);
-  const said = (rate, what) => (rate > 0 ? `${compact(rate)} acquires a second are ${what}.` : '');
+  const said = (rate) => (rate > 0 ? `${acquiring(rate, 'are refused', 'is refused')}.` : '');
   const cause = pool.failure ? `Last failure: ${pool.failure}` : '';
   const since = pool.since === null ? '' : ` since ${clock(pool.since)}, for ${age(Math.max(0, (now - pool.since) / 1000))}`;
   if (pool.state === 'INACTIVE') {
-    found.push(['bad', `Circuit breaker open${since}`, [said(refused, 'refused') || beginning(pool), probe(pool, now)], cause]);
+    found.push(['bad', `Circuit breaker open${since}`, [said(refused) || beginning(pool), probe(pool, now)], cause]);
   } else if (pool.state === 'RECOVERING') {
-    found.push(['warn', `Circuit breaker half-open${since}`, ['A few acquires are let through, to see whether the backend is back.', said(refused, 'refused')], cause]);
+    found.push(['warn', `Circuit breaker half-open${since}`, ['A few acquires are let through, to see whether the backend is back.', said(refused)], cause]);
   } else if (refused > 0) {
-    found.push(...refusals(pool, said(refused, 'refused')));
+    found.push(...refusals(pool, said(refused)));
   }
   if (pool.saturated !== null && now - pool.saturated >= SATURATED) {
     const who = pool.top.map(([task, where, held]) => `task ${task} for ${age(Math.max(0, (now - held) / 1000))}${where ? ` (${where})` : ''}`);
@@ -31,10 +37,10 @@ function troublesOf(pool, samples, now) {
   }
   const late = recently(samples, 6);
   if (failed > late && pool.state === 'ACTIVE') {
-    found.push(['bad', `${compact(failed - late)} acquires a second fail`, ['No resource could be made for them.'], cause]);
+    found.push(['bad', acquiring(failed - late, 'fail', 'fails'), ['No resource could be made for them.'], cause]);
   }
   if (late > 0 && pool.state === 'ACTIVE') {
-    found.push(['bad', `${compact(late)} acquires a second time out`, [`${number(pool.active)} of ${number(pool.max)} in use, ${compact(pool.waiting)} waiting.`], '']);
+    found.push(['bad', acquiring(late, 'time out', 'times out'), [`${number(pool.active)} of ${number(pool.max)} in use, ${compact(pool.waiting)} waiting.`], '']);
   }
   return found;
 }
