@@ -57,6 +57,17 @@ def describe(holder: Holder[Any]) -> str:
     return f"task {holder.task!r} for {seconds(holder.seconds)}{through}{where}{why}"
 
 
+def split_reason(reason: str) -> tuple[str, str]:
+    """Return why a resource is pinned, and the text of the statement by which it is, or ""."""
+    why, _, text = reason.partition(" (")
+    return why, text.removesuffix(")")
+
+
+def without_text(reason: str) -> str:
+    """Return why a resource is pinned, without the text of a statement, which may show data."""
+    return split_reason(reason)[0]
+
+
 def held_by(holders: Sequence[Holder[Any]]) -> str:
     """Return the part of a message that names the longest holders; empty if there are none."""
     if not holders:

@@ -54,6 +54,113 @@ async def test_a_running_statement_is_shown_with_its_connection(database):
             assert "parameter" not in sent
 
 
+class Nap:
+    """The function `nap()` of a database, which returns when it is let go."""
+
+    def __init__(self, database):
+        self.begun, self.release = threading.Event(), threading.Event()
+        database.create_function("nap", 0, self)
+
+    def __call__(self):
+        self.begun.set()
+        self.release.wait(10)
+        return 1
+
+    async def during(self, statement, look):
+        """What `look` returns while the statement runs."""
+        self.begun.clear()
+        self.release.clear()
+        task = asyncio.create_task(statement)
+        try:
+            await asyncio.to_thread(self.begun.wait, 10)
+            return await look()
+        finally:
+            self.release.set()
+            await task
+
+
+NAP = "select nap() as nap"
+
+
+async def in_a_handle(database, tx):
+    await tx.fetch_val(NAP)
+
+
+async def in_a_joined_task(database, tx):
+    async with tx.join():
+        await database.fetch_val(NAP)
+
+
+@pytest.mark.parametrize("run", [in_a_handle, in_a_joined_task])
+async def test_a_statement_of_another_task_is_shown_with_the_transaction(database, run):
+    nap = Nap(database)
+    async with database, watching(app()) as viewer, database.transaction() as tx:
+
+        async def look():
+            others = [asyncio.create_task(tx.execute("select 'geheim'")) for _ in range(2)]
+            await until(lambda: any(row[7] for row in viewer.tiles.values()))
+            shown = [(row[3], row[5], row[7]) for row in viewer.tiles.values()]
+            nap.release.set()
+            await asyncio.gather(*others)
+            return shown
+
+        assert await nap.during(run(database, tx), look) == [("test", "in a transaction", NAP)]
+        await until(lambda: all(row[7] is None for row in viewer.tiles.values()))
+
+
+async def test_a_statement_under_wait_for_is_shown_with_the_transaction(database):
+    """On 3.11 another task runs it."""
+    nap = Nap(database)
+    async with database, watching(app()) as viewer:
+
+        async def work():
+            async with database.transaction():
+                await asyncio.wait_for(database.fetch_val(NAP), 30)
+
+        async def look():
+            await until(lambda: any(row[7] == NAP for row in viewer.tiles.values()))
+
+        await nap.during(work(), look)
+
+
+async def test_a_statement_beside_a_stream_has_its_own_connection(database):
+    nap = Nap(database)
+    async with database, watching(app()) as viewer:
+        await database.execute("create table t (a text)")
+        await database.execute("insert into t values ('b'), ('b')")
+
+        async def work():
+            async with database.iterate("select a from t where a <> 'geheim'") as stream:
+                await stream.start()
+                await database.fetch_val(NAP)
+
+        async def look():
+            await until(lambda: any(row[7] == NAP for row in viewer.tiles.values()))
+            return {row[5]: row[7] for row in viewer.tiles.values()}
+
+        streaming = "stream is open (select a from t where a <> ?)"
+        assert await nap.during(work(), look) == {None: NAP, streaming: None}
+
+
+@pytest.mark.parametrize("shown", [True, False])
+@pytest.mark.virtual_time
+async def test_the_reason_of_a_pin_shows_no_data(database, shown):
+    """It names the statement or stream that is open, with its text."""
+    async with database, watching(app(statements=shown)) as viewer:
+        async with await database.prepare("select 'geheim'"):
+            await until(lambda: any(row[5] for row in viewer.tiles.values()))
+            (reason,) = [row[5] for row in viewer.tiles.values() if row[5]]
+            assert reason == ("statement is open (select ?)" if shown else "statement is open")
+            late = [asyncio.create_task(database.pool.acquire(timeout=1)) for _ in range(2)]
+            done = await asyncio.gather(*late, return_exceptions=True)
+            assert isinstance(done[1], cenote.AcquireTimeoutError)
+            await until(lambda: any(event[1] == "timeout" for event in viewer.events))
+            database.pool.release(done[0])
+        (line,) = [event[3] for event in viewer.events if event[1] == "timeout"]
+        assert line.endswith(", statement is open")
+        assert "geheim" not in json.dumps(viewer.messages)
+
+
 async def test_the_statements_that_take_longest_come_first(database):
     application = app()
     async with database:
@@ -115,11 +222,10 @@ async def test_a_dropped_dashboard_observes_nothing_more(database, tmp_path):
             assert not later._observers
 
 
-def test_the_texts_that_are_counted_are_bounded(monkeypatch):
+async def test_the_texts_that_are_counted_are_bounded(database, monkeypatch):
     clock = iter(range(10**6))
     monkeypatch.setattr(statements.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(statements.asyncio, "current_task", lambda: None)
-    totals = Totals(SQLITE)
+    totals = Totals(database)
     dear = totals("SELECT", "select a from dear")
     for number in range(5 * statements.TEXTS):
         totals("SELECT", f"select a from t{number}")(None)
@@ -127,7 +233,7 @@ def test_the_texts_that_are_counted_are_bounded(monkeypatch):
     assert len(totals._totals) <= statements.TEXTS
     assert totals.slowest()[0][0] == "select a from dear"
     assert len(totals.slowest()) == statements.SHOWN
-    assert totals.running == {}
+    assert totals.running() == {}
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_only_the_longest_are_shown_in_few_bytes():
 
 
 def test_credentials_in_the_names_of_tasks_are_masked():
+    assert "hunter2" not in text_of([holder(reason="stream is open (select 'hunter2')")], 100.0)
     assert "hunter2" not in text_of([holder(task="sync pg://me:hunter2@host")], 100.0)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..log import log
 from ..mask import explained, masked
+from ..messages import without_text
 
 if TYPE_CHECKING:
     from ..events import Holder
@@ -140,7 +141,7 @@ def text_of(holders: Iterable[Holder[Any]], now: float) -> str:
             _short(holder.task),
             None if holder.file is None else _short(f"{holder.file}:{holder.line}", end=True),
             round(now - holder.seconds, 1),
-            None if holder.reason is None else _short(holder.reason),
+            None if holder.reason is None else _short(without_text(holder.reason)),
         ]
         for _, holder in zip(range(MOST), holders, strict=False)
         if holder.seconds >= LEAST

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import AcquireTimeoutError
 from ..events import EventKind, RefusalReason, task_name
 from ..mask import explained, masked
-from ..messages import describe
+from ..messages import describe, without_text
 from ..states import CircuitState
 from .journal import Journal
 from .samples import Samples, Totals
@@ -87,7 +87,9 @@ def _words(reason: str | None, error: BaseException | None) -> str | None:
     if isinstance(error, AcquireTimeoutError) and error.holders:
         longest = error.holders[0]
         file = None if longest.file is None else _end_of(longest.file)
-        return masked(f"longest holder: {describe(replace(longest, file=file))}")
+        reason = None if longest.reason is None else without_text(longest.reason)
+        shown = replace(longest, file=file, reason=reason)
+        return masked(f"longest holder: {describe(shown)}")
     if isinstance(reason, RefusalReason):
         return str(reason)  # the breaker's own entries say more
     if reason is not None and "/" in reason:  # file and line

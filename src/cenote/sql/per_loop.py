@@ -85,6 +85,8 @@ class LoopDatabase:
         self.joined: dict[Any, Transaction] = {}  # task -> the transaction of another
         self.orders: set[asyncio.Task[None]] = set()  # that tell the server to stop a statement
         self.refused: WeakSet[Any] = WeakSet()  # tasks whose commit() has failed
+        # While observers are called at the beginning of a statement: whose connection it uses.
+        self.observed_task: Any = None
         self.over: bool = False
         self.closed: bool = False  # by the program; over is also what ends with its loop
         self.disowned: bool = False  # this is a forked child, and all of it is the parent's
@@ -328,13 +330,26 @@ class LoopDatabase:
                 parsed.note_missing(error)
             raise
 
-    def observed(self, operation: str, text: str, work: Coroutine[Any, Any, R]) -> Awaitable[R]:
-        """The work, with the observers of statements notified, if there are any."""
-        return self._notify(operation, text, work) if self.database._observers else work
+    def observed(
+        self,
+        operation: str,
+        text: str,
+        work: Coroutine[Any, Any, R],
+        session: Session | None = None,
+    ) -> Awaitable[R]:
+        """The work, with the observers of statements notified, if there are any. `session`: in
+        which it runs, if that is not the one of the running task."""
+        return self._notify(operation, text, work, session) if self.database._observers else work
 
-    async def _notify(self, operation: str, text: str, work: Awaitable[R]) -> R:
+    async def _notify(
+        self, operation: str, text: str, work: Awaitable[R], session: Session | None
+    ) -> R:
         observers = [*self.database._observers]
+        session = session or self.peek()
+        held = None if session is None else session.claim
+        self.observed_task = asyncio.current_task(self.loop) if held is None else held.task
         begun = [self._call_observer(each, operation, text) for each in observers]
+        self.observed_task = None
         error: BaseException | None = None
         try:
             return await work

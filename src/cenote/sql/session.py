@@ -215,9 +215,9 @@ class Session:
         text of its own; the rest as for `run()`."""
         work = self.run(call, parsed, pin=pin, transaction=transaction, ending=ending)
         if parsed is not None:
-            return self.loop_db.observed(parsed.keyword, parsed.text, work)
+            return self.loop_db.observed(parsed.keyword, parsed.text, work, self)
         assert verb is not None
-        return self.loop_db.observed(verb, verb, work)
+        return self.loop_db.observed(verb, verb, work, self)
 
     async def run(
         self,

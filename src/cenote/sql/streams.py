@@ -204,7 +204,8 @@ class Stream(Generic[T]):
         loop_db, parsed = self._database._loop_databases.here(), self._parsed
         try:
             work = self._open_on(loop_db, limit)
-            await loop_db.observed(parsed.keyword, parsed.text, work)
+            shared = None if self._owner is None else self._owner._session
+            await loop_db.observed(parsed.keyword, parsed.text, work, shared)
         except BaseException as error:
             self._over = True
             if self._pin is not None and self._session is not None:

@@ -300,7 +300,7 @@ def observed_within(
     if limit is None:
         return session.run_observed(call, parsed, pin=pin, transaction=transaction)
     work = within(limit, session, call, parsed, pin=pin, transaction=transaction)
-    return session.loop_db.observed(parsed.keyword, parsed.text, work)
+    return session.loop_db.observed(parsed.keyword, parsed.text, work, session)
 
 
 async def run_rows(

@@ -531,7 +531,7 @@ class Transaction(TextVerbs):
             and fastpath.is_ready(session)
         ):  # fmt: skip
             work = fastpath.run_statement(session, method, parsed, parameters)
-            return session.loop_db.observed(parsed.keyword, parsed.text, work)
+            return session.loop_db.observed(parsed.keyword, parsed.text, work, session)
         return self._run_in_turn(method, parsed, parameters, timeout)
 
     async def _run_long(self, method: str, sql: str, parameters: Any, timeout: float | None) -> Any:

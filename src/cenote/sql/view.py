@@ -71,6 +71,13 @@ def pool_here(database: Database) -> Pool[Any] | None:
     return None if loop_db is None else loop_db.pool
 
 
+def holder_of_statement(database: Database) -> asyncio.Task[Any] | None:
+    """Return the task whose connection a statement uses, for an observer that is called at its
+    beginning: it may run in the transaction of another task. None at any other time."""
+    loop_db = database._loop_databases.get(asyncio.get_running_loop())
+    return None if loop_db is None else loop_db.observed_task
+
+
 def database_of(pool: Pool[Any]) -> Database | None:
     """Return the database whose connections are in the pool, or None for any other pool."""
     maker = getattr(observe.factory_of(pool), "__self__", None)

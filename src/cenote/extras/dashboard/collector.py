@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from ...messages import without_text
 from ...observe import SECONDS, pools, post, unsubscribe
 from ...pool import Pool
 from ...states import CircuitState
@@ -192,6 +193,7 @@ class Watch:
             hooked=report.hooked,
             destroying=report.stats.destroying,
             running=report.running,
+            explain=self._explain(),
         )
         if report.lanes != self.lanes:
             self.lanes, self.lanes_changed = report.lanes, tick
@@ -233,6 +235,12 @@ class Watch:
             self.farewell = time.monotonic() + FAREWELL
         if summary != self.summary:
             self.summary, self.summary_changed = summary, tick
+
+    def _explain(self) -> Callable[[str], str]:
+        """Return what is shown of the reason of a pin: of a statement its shape, if at all."""
+        pool = self.pool
+        totals = None if pool is None else self._statements.of(pool)
+        return without_text if totals is None else totals.reason
 
     def _trouble(self, report: Report | None) -> dict[str, Any]:
         """Return what the page says on top; without a report, what it said before."""

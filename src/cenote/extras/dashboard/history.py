@@ -158,7 +158,7 @@ class Reader:
             waiters=[self._waiter(waiter) for waiter in view.waiters],
             slots=view.slots if slots else None,
             offset=self._offset,
-            running={} if statements is None else statements.running.copy(),
+            running={} if statements is None else statements.running(),
             denied=self._denied(entries, view.now),
             lanes=[_lane(lane) for lane in lanes_of(pool)] if slots else [],
             slowest=[] if statements is None or not slots else statements.slowest(),

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
+from ...messages import split_reason
 from ...pool import Pool
 from ...sql.database import Database
 from ...sql.dialects import Dialect
 from ...sql.parsing.tokens import readings, tokens
-from ...sql.view import database_of, dialect_of
+from ...sql.view import database_of, dialect_of, holder_of_statement
 from ..tracking import PoolTracker
 from . import text
 
@@ -31,22 +32,48 @@ class Running(NamedTuple):
 
     text: str
     since: int  # ms of the wall clock
+    task: int = 0  # the id of the task that runs it
 
 
 class Totals:
     """The observer of one database."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        self.running: dict[int, Running] = {}  # by the id of its task
-        self._dialect = dialect
+    def __init__(self, database: Database) -> None:
+        self._database = weakref.ref(database)
+        self._dialect = dialect_of(database)
+        # By the id of the task that holds the connection: what it runs, and what waits for that.
+        self._running: dict[int, list[Running]] = {}
         self._totals: dict[str, list[float]] = {}  # text -> times, seconds, longest, errors
 
     def __call__(self, operation: str, said: str) -> Callable[[BaseException | None], None]:
         shape = shape_of(said, self._dialect)
-        key = id(asyncio.current_task())
-        before = self.running.get(key)
-        self.running[key] = Running(shape, round(time.time() * 1000))
-        return partial(self._end, key, shape, before, time.monotonic())
+        task = asyncio.current_task()
+        database = self._database()
+        holder = task if database is None else holder_of_statement(database)
+        begun = Running(shape, round(time.time() * 1000), id(task))
+        self._running.setdefault(id(holder), []).append(begun)
+        return partial(self._end, id(holder), begun, time.monotonic())
+
+    def running(self) -> dict[int, Running]:
+        """Return what each connection runs, by the id of the task that holds it.
+
+        Several tasks may use the connection of a transaction, one after the other: it is the
+        statement of the first. Of two in one task it is the inner one, such as a BEGIN.
+        """
+        found = {}
+        for holder, begun in [*self._running.items()]:
+            runs: Running | None = None
+            for each in [*begun]:
+                if runs is None or each.task == runs.task:
+                    runs = each
+            if runs is not None:
+                found[holder] = runs
+        return found
+
+    def reason(self, said: str) -> str:
+        """Return why a connection is pinned, without literals in the text of a statement."""
+        why, text_of_it = split_reason(said)
+        return f"{why} ({shape_of(text_of_it, self._dialect)})" if text_of_it else why
 
     def slowest(self) -> list[list[Any]]:
         """Return text, times, mean, longest (seconds) and errors, the most expensive first."""
@@ -58,17 +85,17 @@ class Totals:
 
     def _end(
         self,
-        key: int,
-        shape: str,
-        before: Running | None,
+        holder: int,
+        begun: Running,
         began: float,
         error: BaseException | None,
     ) -> None:
         took = time.monotonic() - began
-        if before is None:
-            self.running.pop(key, None)
-        else:  # a statement inside another, such as the BEGIN of a transaction
-            self.running[key] = before
+        shape = begun.text
+        others = self._running[holder]
+        others.remove(begun)
+        if not others:
+            del self._running[holder]
         total = self._totals.get(shape)
         if total is None:
             if len(self._totals) >= TEXTS:
@@ -115,7 +142,7 @@ class StatementLog:
     def _attach(self, pool: Pool[Any], name: str) -> None:
         database = database_of(pool)
         if database is not None and database not in self._totals:
-            totals = self._totals[database] = Totals(dialect_of(database))
+            totals = self._totals[database] = Totals(database)
             self._endings.append(database.observe(totals))
 
 

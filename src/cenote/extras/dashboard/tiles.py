@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from ...messages import without_text
 from ...observe import SlotView
 from . import text
 from .statements import Running
 
 STATES: Final = ["idle", "active", "creating", "hook", "destroying"]
 IDLE, ACTIVE, CREATING, HOOK, DESTROYING = range(5)
+STREAM: Final = "stream is open"  # the pin reason of one
 NOTHING: Final[Mapping[int, Running]] = {}
 
 # As it is sent: place, state, since in ms, task, caller, pin reason, uses; of a connection the
@@ -56,10 +59,13 @@ class Tiles:
         hooked: int,
         destroying: int,
         running: Mapping[int, Running] = NOTHING,
+        explain: Callable[[str], str] = without_text,
     ) -> None:
         """Take in the slots; `now` is in ms, `offset` leads from pool time to wall time, in s;
-        `running` is by the id of the task."""
+        `running` is by the id of the task that holds the connection; `explain`
+        makes of the reason of a pin what is shown of it."""
         seen = {slot.key: slot for slot in slots}
+        held = Counter(slot.task_id for slot in seen.values())
         listed = sum(slot.state == "creating" for slot in seen.values())
         left = {CREATING: creating - listed, HOOK: hooked, DESTROYING: destroying}
         unlisted, gone = self._unlisted([key for key in self._places if key not in seen], left)
@@ -69,7 +75,10 @@ class Tiles:
             self._set(key, [state, now, None, None, None, self._uses(key), None, None, None], tick)
         for slot in seen.values():
             since = now if slot.since is None else round((slot.since + offset) * 1000)
-            said, begun = running.get(slot.task_id) or (None, None)
+            known = running.get(slot.task_id)
+            said, begun = (None, None) if known is None else (known.text, known.since)
+            if held[slot.task_id] > 1 and (slot.reason or "").startswith(STREAM):
+                said = begun = None  # it runs on the other connection of this task
             if begun is not None:  # the method was called before it had waited for the connection
                 begun = max(begun, since)
             row = [
@@ -77,7 +86,7 @@ class Tiles:
                 since,
                 None if slot.task is None else text.clean(slot.task),
                 text.place(slot.code, slot.instruction),
-                None if slot.reason is None else text.clean(slot.reason),
+                None if slot.reason is None else text.clean(explain(slot.reason)),
                 slot.uses,
                 said,
                 begun,
