@@ -89,11 +89,16 @@ def test_every_metric_is_on_a_panel_or_in_the_table():
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"), [("1 1 1 1", []), ("1 0 0 0", ["CenoteBreakerOpen"])]
+    ("active", "inactive", "recovering", "expected"),
+    [
+        ("1 1 1 1", "0 0 0 0", "0 0 0 0", []),
+        ("1 0 0 0", "0 1 0 1", "0 0 1 0", ["CenoteBreakerOpen"]),  # with a probe in between
+        ("2 1 1 1", "0 1 1 1", "0 0 0 0", ["CenoteBreakerOpen"]),  # one of two of that name
+    ],
 )
-def test_an_open_breaker_fires_after_its_minute(values, expected, tmp_path):
+def test_an_open_breaker_fires_after_its_minute(active, inactive, recovering, expected, tmp_path):
     labels = {"job": "shop", "instance": "a:1", "pool": "main"}
-    written = ",".join(f'{name}="{value}"' for name, value in {**labels, "state": "active"}.items())
+    written = ",".join(f'{name}="{value}"' for name, value in labels.items())
     rule = rules()[0]
     assert rule["alert"] == "CenoteBreakerOpen"
     alert = {
@@ -104,8 +109,12 @@ def test_an_open_breaker_fires_after_its_minute(values, expected, tmp_path):
         },
     }
     asked = {"eval_time": "3m", "alertname": rule["alert"], "exp_alerts": [alert] * len(expected)}
-    states = {"series": f"cenote_pool_circuit_state{{{written}}}", "values": values}
-    test = {"interval": "1m", "input_series": [states], "alert_rule_test": [asked]}
+    states = {"active": active, "inactive": inactive, "recovering": recovering}
+    found = [
+        {"series": f'cenote_pool_circuit_state{{{written},state="{state}"}}', "values": values}
+        for state, values in states.items()
+    ]
+    test = {"interval": "1m", "input_series": found, "alert_rule_test": [asked]}
     case = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [test]}
     path = Path(tmp_path, "case.yml")
     path.write_text(json.dumps(case))

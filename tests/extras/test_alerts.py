@@ -21,7 +21,7 @@ COUNTERS = {  # what an outage moves, and the alert that it fires
     ),
 }
 ALL = 'db_client_operation_duration_seconds_count{pool="a"}'
-CLOSED = 'cenote_pool_circuit_state{pool="a",state="active"}'
+OPEN = 'cenote_pool_circuit_state{pool="a",state="inactive"}'
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def play(
 def test_an_outage_of_seconds_wakes_nobody(promtool: str, tmp_path: Path, interval: int) -> None:
     """All is well again by the time somebody has found the keyboard."""
     series = dict.fromkeys(COUNTERS, "0x8 200x80")
-    series |= {ALL: "0+500x88", CLOSED: "1x8 0 1x80"}
+    series |= {ALL: "0+500x88", OPEN: "0x8 1 0x80"}
     play(promtool, tmp_path, interval, series, "20m", set())
 
 
@@ -66,7 +66,7 @@ def test_an_outage_that_lasts_fires(promtool: str, tmp_path: Path, interval: int
     calm = 600 // interval
     lasting = f"0x{calm} 1+1x{480 // interval}"
     series = dict.fromkeys(COUNTERS, lasting)
-    series |= {ALL: lasting, CLOSED: f"1x{calm} 0x{480 // interval}"}
+    series |= {ALL: lasting, OPEN: f"0x{calm} 1x{480 // interval}"}
     play(promtool, tmp_path, interval, series, "15m", {
         "CenoteBreakerOpen", *COUNTERS.values(),
     } - {"CenoteStatementErrors"})  # fmt: skip

@@ -50,7 +50,7 @@ GAUGES: Final = (
     ("waiting", "Acquires that are waiting."),
     ("min_size", "Resources that the pool keeps open, min_size."),
     ("max_size", "The largest number of resources, max_size."),
-    ("circuit_state", "1 for the current state of the circuit breaker."),
+    ("circuit_state", "Pools whose circuit breaker is in this state."),
     ("lane_active", "Resources that are out by way of a lane."),
     ("lane_max_size", "The largest number of resources that a lane has out, max_size."),
 )
