@@ -21,6 +21,7 @@ from . import (
     drivers,
     fairness,
     handlers,
+    inside,
     latency,
     memory,
     observed,
@@ -29,6 +30,7 @@ from . import (
     report,
     statements,
     tail,
+    texts,
     throughput,
     uncontended,
     waiters,
@@ -52,7 +54,8 @@ POOLS: dict[str, Any] = {
     "observed": observed.run,
     "memory": memory.run,
 }
-HALVES = ("pools", "statements", "apart", "bulk", "latency", "adapters", "recovery")
+HALVES = ("pools", "statements", "apart", "inside", "bulk", "texts", "latency", "adapters",
+          "recovery")  # fmt: skip
 ROOT = Path(__file__).parent.parent
 
 
@@ -93,8 +96,12 @@ class Run:
             self.add("statements", await statements.run(self.scale, self.urls()))
         if "apart" in only:
             self.add("apart", await apart.run(self.scale, self.urls()))
+        if "inside" in only:
+            self.add("inside", await inside.run(self.scale, self.urls()))
         if "bulk" in only:
             self.add("bulk", await bulk.run(self.scale, self.urls()))
+        if "texts" in only:
+            self.add("texts", await texts.run(self.scale))
         if "latency" in only and "psycopg" in self.urls():
             self.add("latency", await latency.run(self.scale, self.urls()["psycopg"]))
         if "adapters" in only:
@@ -181,7 +188,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         choices=[*HALVES, *POOLS, "databases", "handlers"],
-        help="one of the seven parts, or a single part of the pools",
+        help="one of the nine parts, or a single part of the pools",
     )
     parser.add_argument("--no-servers", action="store_true", help="skip what needs a server")
     parser.add_argument(

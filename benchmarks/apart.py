@@ -92,7 +92,7 @@ def add(part: Part, result: Table, what: str, samples: Samples) -> None:
 
 def goals_of(samples: Mapping[str, list[float]], servers: list[str]) -> list[Goal]:
     """One for each driver and kind, for the worse of the two event loops."""
-    wanted = {}
+    wanted = {("aiosqlite", STATEMENTS): LEAST_STATEMENTS}
     for driver in [each for each in LEAST if each in servers]:
         wanted[driver, STATEMENTS] = LEAST_STATEMENTS
         wanted |= {(driver, kind): LEAST[driver] for kind in (TRANSACTIONS, NESTED, INSIDE, HANDLE)}

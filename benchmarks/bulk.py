@@ -18,6 +18,7 @@ TABLE = "bulk"
 TEXT = f"insert into {TABLE} values (?, ?, ?)"
 LONGER = 4  # times as many rows, of which a generator should not need more memory
 MOST = 1.25  # times the memory
+LEAST = 1.0  # times as many rows a second as the driver's own
 
 Load = Callable[[int], Awaitable[object]]  # of so many rows, in one transaction
 
@@ -36,6 +37,8 @@ async def run(scale: Scale, urls: dict[str, str]) -> Part:
             samples, peaks = await measure(scale, driver, url)
             versus = compare(f"{driver}: execute_many", samples, CENOTE)
             part.versus += [each for name, each in versus.items() if name == BARE]
+            what = f"{driver}: execute_many of {rows:,} rows, to the driver's own"
+            part.goals.append(Goal(what, LEAST, versus[BARE].ratio, at_least=True))
             for name, values in samples.items():
                 part.samples[f"{driver}: {name}"] = values
                 part.samples[f"{driver}, memory: {name}"] = peaks[name]

@@ -244,6 +244,14 @@ class SQLite(Driver):
             return (await cursor.fetchone())[0]
 
 
+DRIVERS: dict[str, Driver] = {
+    "asyncpg": Asyncpg(),
+    "psycopg": Psycopg(),
+    "asyncmy": MySQL("asyncmy"),
+    "aiosqlite": SQLite(),
+}
+
+
 async def count(rows: Any) -> int:
     number = 0
     async for _ in rows:

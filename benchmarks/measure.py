@@ -104,7 +104,7 @@ class Goal:
         if self.measured is None:
             return "skipped"
         kept = self.measured >= self.limit if self.at_least else self.measured <= self.limit
-        return "PASS" if kept else "under" if self.at_least else "over"
+        return "PASS" if kept else "MISSED"
 
     def show(self, value: float) -> str:
         return times(value) if self.unit == "x" else f"{value:.1f}{self.unit}"
