@@ -10,6 +10,7 @@ import pytest
 
 import cenote
 from cenote.errors import PoolError, StatementTimeoutError, TransactionLostError
+from cenote.sql.states import ConnectionState
 from cenote.testing import rolled_back, shared_transaction
 from tests.support.backends import Backend
 from tests.support.faults import (
@@ -25,7 +26,7 @@ from tests.support.faults import (
     with_sqlite,
 )
 from tests.support.setting import Setting, setting
-from tests.support.waiting import WAIT
+from tests.support.waiting import WAIT, eventually
 
 pytestmark = across_connections
 
@@ -342,6 +343,56 @@ async def test_a_cancelled_transaction_is_undone_alone(backend: Backend) -> None
         found = await mine(place)
         assert set(done) <= set(found)
         assert all(number + 1000 in found for number in found if 1 < number < 1000)
+
+
+async def cancel_to_the_end(task: asyncio.Task[None]) -> None:
+    """Again and again, as the cancel scopes of anyio do it."""
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        task.result()
+
+
+async def test_the_end_comes_to_its_end_though_it_is_cancelled(backend: Backend) -> None:
+    async with setting(backend) as place:
+        inside = asyncio.Event()
+
+        async def block() -> None:
+            async with rolled_back(place.db):
+                await place.insert(1)
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(block())
+        await inside.wait()
+        await cancel_to_the_end(task)
+        async with asyncio.timeout(WAIT):
+            await place.insert(1)  # nothing is locked
+        assert await mine(place) == [1]
+
+
+async def test_a_beginning_that_is_cancelled_leaves_no_connection(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with setting(backend) as place:
+        kind: Any = place.db._driver.connection_class  # type: ignore[attr-defined]
+        begin, begun = kind.begin, []
+        inside = asyncio.Event()
+
+        async def begin_slowly(self: Any, *arguments: Any) -> None:
+            await begin(self, *arguments)
+            begun.append(self)
+            inside.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(kind, "begin", begin_slowly)
+        task = asyncio.create_task(rolled_back(place.db).__aenter__())
+        await inside.wait()
+        monkeypatch.undo()
+        await cancel_to_the_end(task)  # type: ignore[arg-type]
+        await eventually(lambda: begun[0].state is ConnectionState.CLOSED)
+        await place.insert(1)
 
 
 async def test_blocks_inside_one_another_undo_their_own(backend: Backend) -> None:

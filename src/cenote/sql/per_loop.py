@@ -433,6 +433,11 @@ class LoopDatabase:
 
     # -- the end ---------------------------------------------------------------------------------
 
+    def end(self) -> None:
+        """What `close()` begins with: nothing new is run, and every task is unbound."""
+        self.over = self.closed = True
+        self.end_sessions()
+
     def end_sessions(self) -> None:
         """Unbind every task: what is quiet goes back, the rest at the end of its statement."""
         for session in [*self.sessions.values(), *self.private]:
@@ -454,8 +459,7 @@ class LoopDatabase:
                 draining = asyncio.create_task(work)
                 await asyncio.wait([draining], timeout=patience)
         finally:
-            self.over = self.closed = True
-            self.end_sessions()
+            self.end()
             await self.listening.close()
             try:
                 await self.pool.close()

@@ -14,6 +14,8 @@ from ..sql.per_loop import LoopDatabase
 from .shared_connection import SharedDriver
 from .shared_transaction import SharedTransaction
 
+_endings: set[asyncio.Task[None]] = set()  # of blocks that were left, kept from collection
+
 
 @asynccontextmanager
 async def rolled_back(database: Database) -> AsyncIterator[Database]:
@@ -36,34 +38,60 @@ async def rolled_back(database: Database) -> AsyncIterator[Database]:
     _refuse_what_is_open(database, loop)
     outer = database._loop_databases.stand_ins.get(loop)
     base = LoopDatabase(database, loop, outer, min_size=0, max_size=1)
-    try:
-        connection = await base.pool.acquire()
-        driver = base.driver
-        shared = SharedTransaction(
-            base.label, driver, connection, database._pool_options["acquire_timeout"]
-        )
-        await connection.begin(None, False)
-    except BaseException:
-        await base.close()
-        raise
+    shared = await _begin(base)
     held = database._loop_databases.pop(loop, None)
-    database._loop_databases.stand_ins[loop] = SharedDriver.of(driver, shared)
+    database._loop_databases.stand_ins[loop] = SharedDriver.of(base.driver, shared)
     try:
         yield database
     finally:
         inner = database._loop_databases.pop(loop, None)
         _put_back(database, loop, held, outer)
-        try:
-            if inner is not None:
-                await inner.close()
-        finally:
-            await shared.undo()
-            await base.pool.discard(connection)
-            await base.close()
-            if held is not None and database.closed:
-                await held.close()
+        if inner is not None:
+            inner.end()  # by the task that leaves the block
+        gone = held if held is not None and database.closed else None
+        ending = loop.create_task(_end(shared, inner, base, gone))
+        _endings.add(ending)
+        ending.add_done_callback(_endings.discard)
+        await asyncio.shield(ending)  # nothing stays open because this is cancelled
     if shared.committed and shared.lost is not None:
         raise shared.lost
+
+
+async def _begin(base: LoopDatabase) -> SharedTransaction:
+    """Begin the transaction on a connection of this pool."""
+    try:
+        connection = await base.pool.acquire()
+        try:
+            await connection.begin(None, False)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                connection.interrupt()
+            base.pool.discard(connection)
+            raise
+    except BaseException:
+        await base.close()
+        raise
+    patience = base.database._pool_options["acquire_timeout"]
+    return SharedTransaction(base.label, base.driver, connection, patience)
+
+
+async def _end(
+    shared: SharedTransaction,
+    inner: LoopDatabase | None,
+    base: LoopDatabase,
+    gone: LoopDatabase | None,
+) -> None:
+    """Roll back, and close the pool of the stand-ins, that of the connection, and the one that was
+    put back, if the database was closed inside."""
+    try:
+        if inner is not None:
+            await inner.close()
+    finally:
+        await shared.undo()
+        await base.pool.discard(shared.connection)
+        await base.close()
+        if gone is not None:
+            await gone.close()
 
 
 def _refuse_what_is_open(database: Database, loop: asyncio.AbstractEventLoop) -> None:
