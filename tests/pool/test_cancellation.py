@@ -248,7 +248,7 @@ async def test_a_task_cancelled_during_its_hook_is_cancelled(make_pool, hook):
 
 
 SIZE = 2
-
+TARGET, INTERVAL = 1.0, 5.0  # of a pool that sheds
 
 Act = Callable[["Victim"], None]
 
@@ -258,6 +258,7 @@ class Victim:
 
     def __init__(self, pool: Pool, point: int, leave: tuple[Act, str]) -> None:
         self.pool = pool
+        self.source: Any = pool  # or a lane of it
         self.point = point
         self.act, self.moment = leave
         self.suspensions = 0
@@ -288,7 +289,7 @@ class Victim:
                 argument, advance = error, steps.throw
 
     async def _use(self) -> None:
-        async with self.pool.acquire(timeout=50):
+        async with self.source.acquire(timeout=50):
             await asyncio.sleep(0)
 
     def _strike(self, awaited: asyncio.Future[Any] | None) -> None:
@@ -331,8 +332,8 @@ LEFT_WITH = {
 }
 
 
-async def use(pool: Pool) -> None:
-    async with pool.acquire():
+async def use(source: Any) -> None:
+    async with source.acquire():
         await asyncio.sleep(0)
 
 
@@ -379,10 +380,41 @@ async def creation_under_way(pool: Pool, victim: Victim) -> list[asyncio.Task[No
     return [asyncio.create_task(use(pool))]
 
 
+async def parked(pool: Pool, victim: Victim) -> list[asyncio.Task[None]]:
+    """In a full lane, between others of the lane and of none."""
+    victim.source = lane = pool.lane("full", max_size=1, priority=-1)
+    held = await take_all(lane, 1) + await take_all(pool, SIZE - 1)
+    others = [asyncio.create_task(use(lane))]
+    await asyncio.sleep(0)
+    victim.start()
+    await asyncio.sleep(0)
+    others += [asyncio.create_task(use(source)) for source in (lane, pool)]
+    await settle()
+    await give_all(pool, held)
+    return others
+
+
+async def overloaded(pool: Pool, victim: Victim) -> list[asyncio.Task[None]]:
+    """Those who have waited for long are shed, one who came late is served."""
+    victim.source = pool.lane("old", max_size=1)
+    held = await take_all(pool, SIZE)
+    others = [asyncio.create_task(use(pool))]
+    await asyncio.sleep(0)
+    victim.start()
+    await asyncio.sleep(0)
+    others += [asyncio.create_task(use(victim.source))]
+    await advance(INTERVAL)
+    others += [asyncio.create_task(use(pool))]
+    await settle()
+    await give_all(pool, held)
+    return others
+
+
 async def run(make_pool: Any, modes: Modes, scenario: Any, leave: tuple[Act, str], k: int) -> int:
     """One run, in which the victim leaves at its k-th suspension; gives how many it had."""
     service = FakeService(**dict(zip(HOOKS, modes, strict=True)))
-    pool = make_pool(**service.hooks(), max_size=SIZE)
+    target = TARGET if scenario is overloaded else None
+    pool = make_pool(**service.hooks(), max_size=SIZE, queue_target=target, queue_interval=INTERVAL)
     victim = Victim(pool, k, leave)
     others = await scenario(pool, victim)
     result = await outcome(victim.task)
@@ -395,20 +427,27 @@ async def run(make_pool: Any, modes: Modes, scenario: Any, leave: tuple[Act, str
     left_with = LEFT_WITH[act]
     left = result is left_with or isinstance(result, left_with)
     assert victim.suspensions >= k
-    assert left or result is None, result
-    if k and (
-        act is cancel or (k == 1 and moment != "granted" and scenario in (handed, contended))
-    ):
+    assert left or result is None or is_shed(result), result
+    if k and (act is cancel or (k == 1 and moment != "granted" and scenario in QUEUED)):
         assert left
     for ending in endings:
         shared = act in (open_breaker, close_pool) and isinstance(ending, left_with)
-        assert ending is None or shared, ending
+        assert ending is None or shared or is_shed(ending), ending
+    shed = sum(map(is_shed, [result, *endings]))
+    counted = pool.stats().refused["shed"]
+    assert shed <= counted <= shed + left  # one that was cancelled as well sees only that
+    assert shed >= 2 or k or scenario is not overloaded
     stats = pool.stats()
     assert (stats.active, stats.waiting, stats.creating, stats.destroying) == (0, 0, 0, 0), stats
+
+    for lane in pool.lanes():
+        assert (lane.active_count, lane.waiting_count) == (0, 0), lane
 
     if not pool.closed:
         pool.activate()
         await give_all(pool, await take_all(pool, SIZE))
+        for lane in pool.lanes():
+            await give_all(pool, await take_all(lane, lane.max_size))
         await pool.close()
         await settle()
     stats = pool.stats()
@@ -419,9 +458,24 @@ async def run(make_pool: Any, modes: Modes, scenario: Any, leave: tuple[Act, str
     return victim.suspensions
 
 
+def is_shed(ending: Any) -> bool:
+    return isinstance(ending, cenote.PoolOverloadedError) and ending.reason == "shed"
+
+
+QUEUED = handed, contended, parked, overloaded  # where it waits for what comes back
+
+
 @pytest.mark.parametrize(
     "scenario",
-    [uncontended, idle, handed, contended, creation_under_way],
+    [
+        uncontended,
+        idle,
+        handed,
+        contended,
+        creation_under_way,
+        parked,
+        pytest.param(overloaded, marks=virtual_time),
+    ],
     ids=lambda scenario: scenario.__name__,
 )
 @pytest.mark.parametrize(

@@ -195,9 +195,72 @@ async def breaker_opens() -> None:
     even(pool, world.alive)
 
 
+async def lanes_under_overload() -> None:
+    """Lanes of different priorities, in a pool that sheds; waiters that time out or are cancelled,
+    and a lane at its limit beside what is idle."""
+    world = World(3)
+    pool = cenote.Pool(
+        world.make,
+        destructor=world.destroy,
+        max_size=3,
+        max_creating=1,
+        queue_target=0.02,
+        queue_interval=0.05,
+    )
+    lanes = [pool.lane("high", max_size=1, priority=1), pool.lane("low", max_size=2, priority=-1)]
+    used = dict.fromkeys(lanes, 0)
+
+    def look() -> None:
+        for lane in lanes:
+            assert used[lane] <= lane.active_count <= (lane.max_size or 0), lane
+        if pool.idle_count:
+            full = [lane for lane in lanes if lane.active_count == lane.max_size]
+            assert pool.waiting_count == sum(lane.waiting_count for lane in full)
+
+    async def user(number: int) -> None:
+        lane = [None, *lanes, *lanes][number % 5]
+        for turn in range(4):
+            with contextlib.suppress(cenote.AcquireTimeoutError, cenote.PoolOverloadedError):
+                async with (lane or pool).acquire(timeout=0.1 + number / 50) as thing:
+                    with world.using(thing), using_place(lane):
+                        look()
+                        await asyncio.sleep(0.03 if turn % 2 else 0)
+                        look()
+            look()
+
+    @contextlib.contextmanager
+    def using_place(lane: Any) -> Any:
+        if lane is None:
+            yield
+            return
+        used[lane] += 1
+        try:
+            yield
+        finally:
+            used[lane] -= 1
+
+    tasks = [asyncio.create_task(user(number)) for number in range(10)]
+    await asyncio.sleep(0.14)
+    for task in tasks[1::3]:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        assert task.cancelled() or task.exception() is None
+    assert not any(lane.active_count or lane.waiting_count for lane in lanes)
+    await pool.close()
+    even(pool, world.alive)
+
+
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(
-    "scenario", [cancelled_waiters, checked_and_reset, closed_while_busy, breaker_opens]
+    "scenario",
+    [
+        cancelled_waiters,
+        checked_and_reset,
+        closed_while_busy,
+        breaker_opens,
+        lanes_under_overload,
+    ],
 )
 def test_every_schedule_keeps_the_promises(scenario: Any) -> None:
     @settings(max_examples=SCHEDULES, suppress_health_check=[HealthCheck.too_slow])

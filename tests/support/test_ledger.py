@@ -31,6 +31,19 @@ async def test_what_is_still_out_is_named() -> None:
     check_ledger(pool)
 
 
+async def test_a_place_of_a_lane_that_did_not_come_back_is_named() -> None:
+    pool = cenote.Pool(object)
+    lane = pool.lane("batch", max_size=1)
+    pool.release(await lane.acquire())
+    lost = lane.acquire()
+    assert pool._engine.core.enter(lost)  # a claim that is never driven to its end
+    await pool.close()
+    with pytest.raises(AssertionError, match=r"left: \{\"active in lane 'batch'\": 1\}"):
+        check_ledger(pool)
+    pool._engine.core.dismiss(lost)
+    check_ledger(pool)
+
+
 def test_something_else_than_a_pool_is_refused() -> None:
     with pytest.raises(TypeError, match=r"takes a Pool, not Database: pass its pool, db\.pool$"):
         check_ledger(cenote.Database("sqlite:///:memory:"))  # type: ignore[arg-type]

@@ -15,6 +15,12 @@ def imbalance(pool: Pool[Any]) -> str:
     stats = pool.stats()
     left = {name: getattr(stats, name) for name in OPEN if getattr(stats, name)}
     destroyed = sum(stats.destroyed.values())
+    left |= {
+        f"{name} in lane {lane.name!r}": number
+        for lane in pool.lanes()
+        for name, number in (("active", lane.active_count), ("waiting", lane.waiting_count))
+        if number
+    }
     over = ended(stats)
     if stats.created == destroyed and not left and stats.begun == over:
         return ""
@@ -39,8 +45,9 @@ def check_ledger(pool: Pool[Any]) -> None:
 
     Raises:
         AssertionError: The pool is not closed, more was created than destroyed, something is
-            idle, in use, waited for or under way, or an acquire has begun and its end was not
-            counted; the message has the figures and the holders.
+            idle, in use, waited for or under way, a lane has a place that did not come back, or an
+            acquire has begun and its end was not counted; the message has the figures and the
+            holders.
     """
     if not isinstance(pool, Pool):
         hint = ": pass its pool, db.pool" if hasattr(type(pool), "pool") else ""
