@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from .. import messages
@@ -133,7 +134,7 @@ class Claims:
             limit=limit,
             full=None if full is None else explained(full),
             lane=lane_name(claim),
-            at_limit=claim.lane is not None and not claim.placed,
+            at_limit=not claim.placed and _is_used_up(claim.lane),
             lent=engine.lending.sentence(),
             remedy=self._remedy(claim),
             retry_after=self.retry_after(claim),
@@ -230,3 +231,9 @@ class Claims:
                 self.give_up(claim)
         finally:
             self._engine.accounts.cancelled(claim)
+
+
+def _is_used_up(lane: Any) -> bool:
+    """Whether a lane has as many out as it may have; else those that have its other places wait for
+    a resource, too, and a larger lane would not help."""
+    return lane is not None and lane.used - lane.queued >= (lane.max_size or inf)

@@ -358,6 +358,21 @@ async def test_holders_and_errors_name_the_lane(make_pool):
     await give_all(pool, [ours, other])
 
 
+async def test_a_timeout_in_a_lane_blames_the_pool_if_that_is_full(make_pool):
+    pool = make_pool(Thing, max_size=1)
+    batch = pool.lane("batch", max_size=1)
+    held = await pool.acquire()
+    waiter = acquiring(batch)  # has the only place of the lane, and no resource
+    await settle()
+    with pytest.raises(cenote.AcquireTimeoutError) as caught:
+        await batch.acquire(timeout=0)
+    assert str(caught.value).endswith(". Raise max_size, or hold resources for a shorter time.")
+    pool.release(held)
+    with pytest.raises(cenote.AcquireTimeoutError, match="raise max_size of lane 'batch'"):
+        await batch.acquire(timeout=0)
+    pool.release(await waiter)
+
+
 async def test_holders_name_the_caller_of_the_lane(make_pool):
     pool = make_pool(Thing)
     held = await pool.lane("batch").acquire()
