@@ -134,6 +134,21 @@ def test_every_event_loop_has_a_lane_of_its_own(backend: Backend) -> None:
     assert asyncio.run(use()) == 1
 
 
+async def test_what_a_lane_has_counted_is_still_there_after_close(backend: Backend) -> None:
+    async with backend.database() as db:
+        batch = db.lane("batch", max_size=1)
+        async with batch:
+            await db.fetch_val("select 1")
+    assert (batch.stats().acquired, batch.active_count, batch.waiting_count) == (1, 0, 0)
+    assert db.pool.closed
+
+
+def test_the_counts_of_a_database_lane_need_a_loop(backend: Backend) -> None:
+    batch = cenote.Database(backend.url).lane("batch", max_size=1)
+    with pytest.raises(RuntimeError, match="counts in each event loop by itself, and none is"):
+        batch.stats()
+
+
 def test_the_same_name_gives_the_same_database_lane(backend: Backend) -> None:
     db = cenote.Database(backend.url)
     batch = db.lane("batch", max_size=3, priority=-1)

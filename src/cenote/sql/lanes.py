@@ -6,6 +6,7 @@ A database that has no lanes never looks at it: see `LoopDatabase.use_lanes`.
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
@@ -126,7 +127,15 @@ class DatabaseLane(EnteredLane):
         )
 
     def _here(self) -> Lane[Any]:
-        return self._database._loop_databases.here().lane(self)
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise RuntimeError(
+                f"{self!r} counts in each event loop by itself, and none is running here. Read it "
+                f"in a coroutine, such as the one given to asyncio.run()."
+            )
+        loop_databases = self._database._loop_databases
+        loop_db = loop_databases.get(loop)  # also one that is closed, as for `db.pool`
+        return (loop_databases.here() if loop_db is None else loop_db).lane(self)
 
 
 class DatabaseLanes:
