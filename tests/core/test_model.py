@@ -199,3 +199,21 @@ def test_a_creation_in_vain_is_replaced_during_the_destructor() -> None:
         lambda run: run.acquire(timeout=None, in_block=False),
         destructor="async",
     )
+
+
+@pytest.mark.parametrize("young", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("lanes", [(), ((1, -1), (2, 1))])
+@pytest.mark.parametrize("machine", [SyncFactory, AsyncFactory])
+def test_an_overload_sheds_who_waited_longer_than_twice_the_target(
+    machine: type[Machine], lanes: tuple[tuple[int, int], ...], young: float
+) -> None:
+    replay(
+        machine,
+        lambda run: run.acquire(timeout=None, in_block=False),
+        lambda run: run.factory_ends(index=0, succeeds=True) if run.world.creations else None,
+        lambda run: run.overload(index=0, young=young),
+        lambda run: run.release(index=0, accept=True, inside=False) if run.holders() else None,
+        lambda run: run.overload(index=0, young=young),
+        lanes=lanes,
+        queue_target=0.75,
+    )

@@ -175,6 +175,17 @@ class Machine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.step(lambda: self.model.pass_time(seconds), seconds)
 
+    @precondition(lambda self: self.options.queue_target)
+    @rule(index=INDEX, young=st.sampled_from([0.5, 1.0, 2.0]))
+    def overload(self, index: int, young: float) -> None:
+        """The pool is full, one waits for the interval, one for less, more or much more than the
+        target; and then something comes back."""
+        self.step(lambda: [self.do_acquire(None, False) for _ in range(self.model.max_size)])
+        for seconds in (self.options.queue_interval, young):
+            self.step(lambda: self.do_acquire(None, False))
+            self.step(partial(self.model.pass_time, seconds), seconds)
+        self.step(lambda: self.do_release(index, True, False))
+
     @precondition(lambda self: self.model.alive or self.model.creations)
     @rule()
     def retire(self) -> None:
