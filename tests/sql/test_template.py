@@ -229,6 +229,7 @@ def test_bad_options_in_the_url(url: str, message: str) -> None:
     [
         ("sqlite:///a.db", "isolation_level"),
         ("sqlite:///a.db", "uri"),
+        ("postgresql://h/d", "record_class"),
         ("postgresql+psycopg://h/d", "autocommit"),
         ("mysql://h/d", "autocommit"),
     ],

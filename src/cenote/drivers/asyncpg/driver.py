@@ -35,6 +35,7 @@ class AsyncpgDriver(PostgresqlDriver):
 
     connection_class: ClassVar[type[DriverConnection]] = AsyncpgConnection
     style: ClassVar[Style] = "numeric"
+    reserved: ClassVar[tuple[str, ...]] = ("record_class",)
 
     def __init__(self, config: ConnectConfig) -> None:
         super().__init__(config)
