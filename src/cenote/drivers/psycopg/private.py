@@ -441,7 +441,7 @@ async def parameter_types(
     described = await drive(describe(pgconn, query.query, types), pgconn.socket)
     if described is None:
         return None
-    found = [described.param_type(at) for at in range(described.nparams)]
+    found: list[int] = [described.param_type(at) or 0 for at in range(described.nparams)]
     made = {oid for at, oid in enumerate(found) if at in asked and oid >= FIRST_MADE}
     bases = await base_types(raw, made) if made else {}
     return [bases.get(oid, oid) for oid in found]
