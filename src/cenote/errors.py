@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from .events import Holder
+
+# What became of a transaction that was lost.
+Outcome: TypeAlias = Literal["rolled_back", "committed", "unknown"]
 
 
 class PoolError(Exception):
@@ -162,9 +165,9 @@ class TransactionLostError(PoolError):
         outcome: `"rolled_back"`, `"committed"`, or `"unknown"` if it cannot be known.
     """
 
-    def __init__(self, message: str, outcome: str = "unknown") -> None:
+    def __init__(self, message: str, outcome: Outcome = "unknown") -> None:
         super().__init__(message)
-        self.outcome = outcome
+        self.outcome: Outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.outcome)

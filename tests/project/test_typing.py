@@ -61,7 +61,7 @@ def test_examples_of_good_use_have_no_error(check: Check, name: str) -> None:
 
 HEAD = """
 from dataclasses import dataclass
-from cenote import ConsecutiveFailures, Database, Pool, Row
+from cenote import ConsecutiveFailures, Database, Pool, Row, TransactionLostError
 from cenote.testing import rolled_back
 
 @dataclass
@@ -118,6 +118,7 @@ MISTAKES = {
     'db.lane("batch", max_sise=3)': ('argument "max_sise"', '"max_sise"'),
     'rolled_back("x")': ('expected "Database"', '"Database"'),
     "for each in stream: ...": ("__iter__", "__iter__"),
+    'TransactionLostError("x", "commited")': ("Argument 2 to", '"outcome"'),
     "db.nonsense": ('"Database" has no attribute "nonsense"', '"nonsense"'),
 }  # fmt: skip
 

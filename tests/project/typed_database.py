@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, TypedDict, assert_type
+from typing import Any, Literal, NamedTuple, TypedDict, assert_type
 
 import attrs
 import msgspec
@@ -166,7 +166,10 @@ async def transactions() -> None:
 
     assert_type(await db.transact(transfer, 7, attempts=3, isolation="repeatable read"), str)
     await db.begin(isolation="read committed")
-    await db.commit()
+    try:
+        await db.commit()
+    except cenote.TransactionLostError as error:
+        assert_type(error.outcome, Literal["rolled_back", "committed", "unknown"])
     assert_type(db.in_transaction, bool)
     assert_type(db.pin_reason, str | None)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ..errors import SessionLostError, TransactionLostError
+from ..errors import Outcome, SessionLostError, TransactionLostError
 from . import messages
 from .scope import acting_task
 from .states import SessionState
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .session import Session
     from .transaction import Transaction
 
-Outcome = Literal["rolled_back", "committed", "unknown"]
 ENDED_BY: dict[str | None, Outcome] = {
     "commit": "committed",
     "prepare": "unknown",

@@ -9,6 +9,7 @@ from ..errors import (
     ConnectError,
     ConnectTimeoutError,
     NotAcquiredError,
+    Outcome,
     PoolClosedError,
     PoolDeadlockError,
     PoolError,
@@ -28,7 +29,7 @@ def listener_too_slow(channels: Sequence[str], limit: int) -> PoolError:
     )
 
 
-def transaction_lost(outcome: str, why: str) -> TransactionLostError:
+def transaction_lost(outcome: Outcome, why: str) -> TransactionLostError:
     ended = {
         "rolled_back": "it was rolled back",
         "committed": "what came before is committed",

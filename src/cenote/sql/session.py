@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..errors import Outcome
 from ..observe import task_name
 from .admission import admit, queue
 from .changes import SessionChanges
 from .driver import DriverConnection
 from .fifo_lock import FifoLock
-from .losses import Lost, LostSession, Outcome
+from .losses import Lost, LostSession
 from .outsiders import Outsiders
 from .parsing.statements import ParsedStatement
 from .pins import Pin, Pins

@@ -9,7 +9,7 @@ from logging import DEBUG
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ..errors import PoolError
+from ..errors import Outcome, PoolError
 from ..log import log
 from ..observe import task_name
 from . import fastpath, messages
@@ -19,7 +19,7 @@ from .checks import check_isolation
 from .dialects import Isolation
 from .driver import DriverConnection
 from .join import Join
-from .losses import Outcome, leave_lost_block, lose_block
+from .losses import leave_lost_block, lose_block
 from .parsing.statements import ParsedStatement, is_long
 from .pins import Pin
 from .prepared import Statement, prepare
