@@ -2,7 +2,9 @@
 and threads, in forked children, and with pools that nobody closes."""
 
 import asyncio
+import copy
 import os
+import pickle
 import threading
 from dataclasses import FrozenInstanceError
 
@@ -69,6 +71,29 @@ async def test_an_open_pool_can_be_tried_at_once(path):
                 if other is not None:
                     await second.release(other)
             await first.release(resource)
+
+
+@pytest.mark.parametrize("do", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_fleet_is_neither_copied_nor_pickled(do):
+    with pytest.raises(TypeError, match=r"a Fleet cannot be copied or pickled: .* make one in eac"):
+        do(Fleet(budget=5))
+
+
+@pytest.mark.parametrize(
+    ("url", "audits"),
+    [
+        (None, False),
+        ("redis://cache:6379", True),
+        ("postgresql+asyncpg://app@db/shop", False),
+        ("postgresql+psycopg://app@db/shop", False),
+    ],
+)
+def test_only_a_ledger_that_cannot_notice_a_death_needs_an_audit(url, audits):
+    try:
+        fleet = Fleet(url, budget=5)
+    except ImportError as error:
+        pytest.skip(str(error))
+    assert fleet._config.audits is audits
 
 
 def test_budget_must_be_given():

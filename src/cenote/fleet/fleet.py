@@ -10,15 +10,16 @@ import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Never
 
 from .. import options
 from ..breaker import ConsecutiveFailures
+from ..messages import not_copied
 from ..states import CircuitState
 from .board import FleetHolder, longest_holders
 from .breaker import FleetBreaker
 from .ledger import LedgerConfig, LedgerError, MemberRow
-from .loading import new_ledger, scheme_of
+from .loading import MODULES, new_ledger, scheme_of
 from .loop_fleet import FleetConfig, LoopFleet
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ..pool import Pool
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-NOTICES_DEATH: Final = {"", "postgresql", "postgres", "postgresql+asyncpg"}  # ledgers that do
+NOTICES_DEATH: Final = {"cenote.fleet.local", "cenote.fleet.postgresql"}  # ledgers that do
 SHORTEST: Final = 0.1  # seconds of ttl
 WORST: Final = [str(each) for each in (CircuitState.INACTIVE, CircuitState.RECOVERING)]
 
@@ -113,7 +114,7 @@ class Fleet:
             options.whole("budget", budget, least=1),
             socket.gethostname(),
             options.flag("strict", strict),
-            options.flag("audit", audit) and scheme not in NOTICES_DEATH,
+            options.flag("audit", audit) and MODULES[scheme] not in NOTICES_DEATH,
         )
         self._loops: dict[asyncio.AbstractEventLoop, LoopFleet] = {}
         self._lock = threading.Lock()  # of these
@@ -121,6 +122,9 @@ class Fleet:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, budget {self.budget}>"
+
+    def __reduce__(self) -> Never:
+        raise not_copied("Fleet")
 
     @property
     def name(self) -> str:
