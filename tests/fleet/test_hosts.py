@@ -7,24 +7,27 @@ from cenote.fleet.hosts import LONGEST, HostRow, lock_key, plan, session_prefix
 BEAT = 2.0
 
 
-def row(key, held, need, *, floor=1, ceiling=30, budget=30, processes=1, since=None, tokens=None):
+def row(
+    key, held, need, *, floor=1, ceiling=30, budget=30, processes=1, busy=1, since=None, tokens=None
+):
     """A host whose tokens are as many as it holds, from a place of its own."""
     numbers = range(100 * key, 100 * key + (held if tokens is None else tokens))
     return HostRow(
         key, f"h{key}", budget, need, floor, ceiling, held, processes, since or key,
-        frozenset(numbers),
+        frozenset(numbers), busy,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("host", ["web-1", "a" * 80, "o'neill; --", "höst", ""])
 def test_the_name_of_a_session_says_it_all(host):
-    shown = HostRow(7, host, 90, 12, 3, 80, 40, 5, 1_700_000_000, frozenset({1})).shown("shop")
+    shown = HostRow(7, host, 90, 12, 3, 80, 40, 5, 1_700_000_000, frozenset({1}), 4).shown("shop")
     assert len(shown) <= LONGEST
     assert shown.startswith(session_prefix("shop"))
     assert "'" not in shown
     read = HostRow.read(7, shown, frozenset({1, 2}))
     assert (read.budget, read.need, read.floor, read.ceiling) == (90, 12, 3, 80)
     assert (read.held, read.processes, read.since, read.charge) == (40, 5, 1_700_000_000, 40)
+    assert read.busy == 4
     assert (
         read.host
         == "".join(c if c.isascii() and c not in "'; " else "-" for c in host)[: len(read.host)]
@@ -59,6 +62,24 @@ def test_what_was_given_back_is_told_to_who_is_short():
     found = plan(one, [two], BEAT, 100.0)
     assert (found.surplus, found.told) == (0, (2,))
     assert plan(two, [one], BEAT, 100.0).grant.held == 10
+
+
+@pytest.mark.parametrize(
+    ("needs", "budget", "parts"),
+    [  # of a host with one process, and of one with nine
+        (((20, 1), (180, 9)), 90, (9, 81)),  # everybody is busy
+        (((20, 1), (28, 1)), 30, (11, 19)),  # one of the nine is: eight have their floor
+        (((1, 0), (9, 0)), 90, (9, 81)),  # nobody is: all is lent, to each as much
+    ],
+)
+def test_a_budget_is_divided_by_processes_and_not_by_hosts(needs, budget, parts):
+    one, nine = (
+        row(key, 0, need, floor=many, ceiling=20 * many, budget=budget, processes=many, busy=busy)
+        for key, many, (need, busy) in zip((1, 2), (1, 9), needs, strict=True)
+    )
+    found = plan(one, [nine], BEAT, 0.0), plan(nine, [one], BEAT, 0.0)
+    assert tuple(each.grant.target for each in found) == parts
+    assert [each.grant.share for each in found] == [budget // 10, budget * 9 // 10]
 
 
 def test_what_a_host_has_without_tokens_is_charged():

@@ -72,7 +72,7 @@ def url(request, postgres_server):
 
 @pytest.fixture
 def world(url, tmp_path, request):
-    return World(url, tmp_path, request.node.name.translate(str.maketrans("[]", "..")))
+    return World(url, tmp_path, request.node.name.translate(str.maketrans("[]", ".."))[-64:])
 
 
 async def sessions(world):
@@ -126,9 +126,12 @@ async def test_resources_move_from_host_to_host(world):
         assert world.backend.most <= BUDGET
 
 
-async def test_busy_hosts_share_the_budget(world):
+@pytest.mark.parametrize(
+    "hosts", [["one", "two"], ["one", "two", "two", "two"]], ids=["alike", "unlike"]
+)
+async def test_the_budget_is_shared_by_processes_and_not_by_hosts(world, hosts):
     async with world:
-        one, two = await world.pool("one"), await world.pool("two")
+        pools = [await world.pool(host) for host in hosts]
         stop = asyncio.Event()
 
         async def traffic(pool):
@@ -136,8 +139,8 @@ async def test_busy_hosts_share_the_budget(world):
                 async with pool.acquire():
                     await asyncio.sleep(0.002)
 
-        tasks = [asyncio.create_task(traffic(pool)) for pool in (one, two) for _ in range(BUDGET)]
-        await eventually(lambda: one.max_size == two.max_size == BUDGET // 2)
+        tasks = [asyncio.create_task(traffic(pool)) for pool in pools for _ in range(BUDGET)]
+        await eventually(lambda: {pool.max_size for pool in pools} == {BUDGET // len(pools)})
         stop.set()
         await asyncio.gather(*tasks)
         assert world.backend.most <= BUDGET

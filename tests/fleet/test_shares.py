@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 
 from cenote.fleet.shares import Demand, divide, equal_parts
 
-demands = st.builds(Demand.of, st.integers(0, 5), st.integers(0, 40), st.integers(1, 30))
+FIELDS = st.integers(0, 5), st.integers(0, 40), st.integers(1, 30)
+demands = st.builds(Demand.of, *FIELDS)
+sums = st.builds(Demand.of, *FIELDS, st.integers(0, 4), st.integers(0, 4))
 fleets = st.lists(demands, max_size=12)
+any_fleets = fleets | st.lists(demands | sums, max_size=8)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_equal_parts_do_not_ask_for_needs():
     assert equal_parts([Demand.of(1, 0, 2), Demand.of(1, 0, 20)], 10) == (2, 8)
 
 
-@given(fleets, st.integers(0, 100), st.integers(0, 50))
+@given(any_fleets, st.integers(0, 100), st.integers(0, 50))
 def test_parts_fit_and_stay_within_their_bounds(fleet, budget, turn):
     division = divide(fleet, budget, turn)
     assert sum(division.parts) <= budget
@@ -68,7 +71,7 @@ def test_parts_fit_and_stay_within_their_bounds(fleet, budget, turn):
             assert part <= each.need
 
 
-@given(fleets, st.integers(0, 100), st.integers(0, 50))
+@given(any_fleets, st.integers(0, 100), st.integers(0, 50))
 def test_nothing_stays_over_that_somebody_could_use(fleet, budget, turn):
     division = divide(fleet, budget, turn)
     most = {"crowded": "floor", "scarce": "need", "ample": "ceiling"}[division.case]
@@ -85,3 +88,26 @@ def test_nobody_has_more_while_another_wants_it(fleet, budget, turn):
         if part < poor.need:  # whoever has more than one more has it as a floor
             for rich, more in zip(fleet, division.parts, strict=True):
                 assert more <= max(part + 1, rich.floor)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=5),
+    st.integers(1, 3), st.integers(0, 20), st.integers(0, 100), st.integers(0, 50),
+)  # fmt: skip
+def test_sums_of_members_have_what_the_members_would_have(hosts, floor, more, budget, turn):
+    """Of members that are alike, but for being busy or not; what cannot be divided goes round. What
+    is lent in advance is divided less exactly, for it is asked back by who needs it."""
+    kinds = {True: Demand.of(floor, floor + more, 30), False: Demand.of(floor, 0, 30)}
+    members = [[kinds[True]] * busy + [kinds[False]] * quiet for busy, quiet in hosts]
+    summed = [
+        Demand.of(
+            sum(each.floor for each in host), sum(each.need for each in host), 30 * len(host),
+            len(host), sum(each.need > each.floor for each in host),
+        )
+        for host in members
+    ]  # fmt: skip
+    division = divide([each for host in members for each in host], budget, turn)
+    parts = iter(division.parts)
+    for host, part in zip(members, divide(summed, budget, turn).parts, strict=True):
+        exact = sum(next(parts) for _ in host)
+        assert abs(part - exact) <= len(host) or division.case == "ample"

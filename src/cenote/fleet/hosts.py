@@ -19,7 +19,7 @@ from .reference import LedgerRow, ReferenceLedger
 
 LONGEST: Final = 63  # characters of the name of a session; the server cuts off the rest
 _SHOWN: Final = re.compile(
-    r"cenote:[0-9a-f]{8} b(\d+) n(\d+) f(\d+) c(\d+) h(\d+) p(\d+) s(\d+) ?(.*)"
+    r"cenote:[0-9a-f]{8} b(\d+) n(\d+) f(\d+) c(\d+) h(\d+) p(\d+) w(\d+) s([0-9a-f]+) ?(.*)"
 )
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -45,6 +45,7 @@ class HostRow:
         need: What its members had in use and waited for, together; `floor` and `ceiling` likewise.
         held: What its members may have. It is more than it has tokens if its session was lost.
         processes: How many it has in the fleet.
+        busy: How many of its members need more than their floor.
         since: When its oldest member has joined, in whole seconds, as `time.time()`.
         tokens: Of the budget, those that its session has locked.
     """
@@ -59,12 +60,14 @@ class HostRow:
     processes: int
     since: int
     tokens: frozenset[int] = frozenset()
+    busy: int = 0
 
     def shown(self, name: str) -> str:
         """Return the name of its session in the fleet of this name."""
         text = (
             f"{session_prefix(name)}b{self.budget} n{self.need} f{self.floor} c{self.ceiling} "
-            f"h{self.held} p{self.processes} s{self.since} {_UNFIT.sub('-', self.host)}"
+            f"h{self.held} p{self.processes} w{self.busy} s{self.since:x} "
+            f"{_UNFIT.sub('-', self.host)}"
         )
         return text[:LONGEST]
 
@@ -74,9 +77,11 @@ class HostRow:
         found = _SHOWN.fullmatch(shown)
         if found is None:
             return None
-        *numbers, host = found.groups()
-        budget, need, floor, ceiling, held, processes, since = map(int, numbers)
-        return cls(key, host, budget, need, floor, ceiling, held, processes, since, tokens)
+        *numbers, since, host = found.groups()
+        budget, need, floor, ceiling, held, processes, busy = map(int, numbers)
+        return cls(
+            key, host, budget, need, floor, ceiling, held, processes, int(since, 16), tokens, busy
+        )
 
     @property
     def charge(self) -> int:
@@ -113,6 +118,7 @@ def plan(me: HostRow, others: Sequence[HostRow], beat: float, now: float) -> Hos
         request = _request(each, me.budget)
         row = LedgerRow(request, each.charge, line, math.inf, each.charge)
         row.silent = not each.processes
+        row.members, row.busy = max(each.processes, each.busy), each.busy
         if each.processes or each.charge:
             ledger.rows[request.member] = row
     request = _request(me, me.budget)

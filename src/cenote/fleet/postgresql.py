@@ -98,6 +98,7 @@ class HostNeeds:
     processes: int = 0
     since: int = 0
     host: str = ""
+    busy: int = 0
 
 
 class PostgresLedger(LocalLedger):
@@ -363,7 +364,7 @@ class AgentRounds:
         await session.give(sorted(session.tokens)[needs.held :], limit)
         me = HostRow(
             session.key, needs.host, needs.budget, needs.need, needs.floor, needs.ceiling,
-            needs.held, needs.processes, needs.since,
+            needs.held, needs.processes, needs.since, busy=needs.busy,
         )  # fmt: skip
         look = await session.look(me, limit)
         self._notice_ends(look)
@@ -435,6 +436,7 @@ def _collect(ledger: ReferenceLedger, now: float) -> HostNeeds:
         len({each.last.process for each in members}),
         int(min(each.last.since for each in members)),
         members[0].last.host,
+        sum(each.demand.need > each.demand.floor for each in members),
     )
 
 

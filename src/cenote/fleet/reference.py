@@ -32,11 +32,13 @@ class LedgerRow:
     silent: bool = False
     counting_until: float = 0.0  # silent: somebody counts what it has
     most: int = 0  # silent: what it was charged when its lease ended
+    members: int = 1  # for how many it stands, see `Demand`
+    busy: int = 1
 
     @property
     def demand(self) -> Demand:
         """What it wants."""
-        return Demand.of(self.last.floor, self.last.need, self.last.ceiling)
+        return Demand.of(*_want(self))
 
 
 @dataclass(slots=True, eq=False)
@@ -308,11 +310,16 @@ class ReferenceLedger:
         return circuit
 
 
-Want = tuple[int, int, int]  # the numbers of a `Demand`
+Want = tuple[int, int, int, int, int]  # the numbers of a `Demand`
+
+
+def _want(row: LedgerRow) -> Want:
+    last = row.last
+    return last.floor, last.need, last.ceiling, row.members, row.busy
 
 
 def _wants(rows: Iterable[LedgerRow]) -> tuple[Want, ...]:
-    return tuple([(each.last.floor, each.last.need, each.last.ceiling) for each in rows])
+    return tuple([_want(each) for each in rows])
 
 
 # From one request to the next hardly anything changes: most beats say what the last ones said.

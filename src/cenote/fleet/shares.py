@@ -29,18 +29,35 @@ class Demand:
         floor: What it always gets: `max(1, min_size)`.
         need: The most it had in use and waited for at once, lately.
         ceiling: What it can use at most: its `max_size`.
+        members: For how many it stands, if this is the sum of several: a level is for each of them.
+        busy: How many of those need more than their floor.
     """
 
     floor: int
     need: int
     ceiling: int
+    members: int = 1
+    busy: int = 1
 
     @classmethod
     @lru_cache(maxsize=1024)  # of many members few differ
-    def of(cls, floor: int, need: int, ceiling: int) -> Demand:
-        """A demand with the three numbers brought into order; the ceiling wins."""
-        least = min(floor, ceiling)
-        return cls(least, min(max(least, need), ceiling), ceiling)
+    def of(cls, floor: int, need: int, ceiling: int, members: int = 1, busy: int = 1) -> Demand:
+        """A demand with the numbers brought into order; the ceiling wins."""
+        least, many = min(floor, ceiling), max(1, members)
+        return cls(least, min(max(least, need), ceiling), ceiling, many, min(max(1, busy), many))
+
+    def crowded(self, level: int) -> int:
+        """Its part where the floors alone are too much."""
+        return min(self.floor, level * self.members)
+
+    def scarce(self, level: int) -> int:
+        """Its part where the needs are too much: those that are not busy have their floor."""
+        quiet = self.floor * (self.members - self.busy) // self.members
+        return max(self.floor, min(self.need, quiet + level * self.busy))
+
+    def ample(self, level: int) -> int:
+        """Its part where the needs are met."""
+        return max(self.need, min(self.ceiling, level * self.members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +67,7 @@ class Division:
     Attributes:
         case: "crowded", "scarce" or "ample".
         level: The largest level that fits: what each gets between its bounds.
-        rest: How many resources are left after that, and go to one member each.
+        rest: How many resources are left after that, and go round.
         parts: The part of each member, in the order of the demands.
     """
 
@@ -67,27 +84,34 @@ def divide(demands: Sequence[Demand], budget: int, turn: int = 0) -> Division:
     level = _largest_level(demands, budget, part)
     parts = [part(each, level) for each in demands]
     rest = max(0, budget - sum(parts))
-    eligible = [i for i, each in enumerate(demands) if part(each, level + 1) > parts[i]]
+    most = [part(each, level + 1) for each in demands]
+    eligible = [i for i, each in enumerate(parts) if most[i] > each]
     if not eligible:
         return Division(case, level, 0, tuple(parts))
-    rest = min(rest, len(eligible))
-    first = 0 if case == "ample" else turn * rest % len(eligible)
-    for i in range(rest):
-        parts[eligible[(first + i) % len(eligible)]] += 1
+    rest = min(rest, sum([most[i] - parts[i] for i in eligible]))
+    at = 0 if case == "ample" else turn * rest % len(eligible)
+    left = rest
+    while left:
+        i = eligible[at % len(eligible)]
+        if parts[i] < most[i]:
+            parts[i] += 1
+            left -= 1
+        at += 1
     return Division(case, level, rest, tuple(parts))
 
 
 def equal_parts(demands: Sequence[Demand], budget: int) -> tuple[int, ...]:
     """What each may have without asking anybody: the division if everybody needed everything."""
-    return divide([Demand(e.floor, e.ceiling, e.ceiling) for e in demands], budget).parts
+    every = [Demand(e.floor, e.ceiling, e.ceiling, e.members, e.members) for e in demands]
+    return divide(every, budget).parts
 
 
 def _case(demands: Sequence[Demand], budget: int) -> tuple[str, Callable[[Demand, int], int]]:
     if sum(each.floor for each in demands) > budget:
-        return "crowded", lambda each, level: min(each.floor, level)
+        return "crowded", Demand.crowded
     if sum(each.need for each in demands) > budget:
-        return "scarce", lambda each, level: max(each.floor, min(each.need, level))
-    return "ample", lambda each, level: max(each.need, min(each.ceiling, level))
+        return "scarce", Demand.scarce
+    return "ample", Demand.ample
 
 
 def _largest_level(
