@@ -67,6 +67,7 @@ def test_check_says_what_postgresql_has(
     assert found["reserve"].startswith("3 (superuser_reserved_connections)")
     assert found["role"] == "app: no limit"
     assert found["database"] == "app: no limit"
+    assert "database -" not in found["strangers"]  # the server's own processes are none
     budget, why = found["budget"].split(": ", 1)
     assert 150 <= int(budget) <= 178
     assert re.fullmatch(r"the server has room for \d+; \d+ are kept for strangers to come", why)

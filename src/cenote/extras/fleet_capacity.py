@@ -23,11 +23,14 @@ select current_setting('max_connections')::int,
 from pg_roles r, pg_database d
 where r.rolname = current_user and d.datname = current_database()
 """
+# Of others, a role without privileges does not see whether they are clients. The server's own
+# processes, for which no connection is needed, have no user or no database.
 SESSIONS_OF_POSTGRESQL: Final = """
 select coalesce(usename::text, '?'), coalesce(datname::text, '-'),
        coalesce(application_name, ''), count(*)::int
 from pg_stat_activity
-where pid <> pg_backend_pid() and (backend_type = 'client backend' or backend_type is null)
+where pid <> pg_backend_pid()
+  and coalesce(backend_type = 'client backend', usename is not null and datname is not null)
 group by 1, 2, 3
 """
 LIMITS_OF_MYSQL: Final = """
