@@ -296,6 +296,31 @@ async def test_a_session_that_is_lost_for_long_is_said(url, tmp_path):
     await ledger.close()
 
 
+async def test_closing_is_no_failure_of_the_session(url, tmp_path, caplog):
+    ledger = new_ledger(LedgerConfig(url, "closing", 5.0, str(tmp_path / "one")))
+    await ledger.open(lambda news: None)
+    failed = asyncio.Event()
+
+    async def note_loss(error=""):
+        failed.set()
+
+    async def clear():
+        """Closing waits for this; the agent decides meanwhile."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ledger._stirred.set()
+            await failed.wait()
+
+    ledger._note_loss = note_loss
+    ledger._clearing = asyncio.create_task(clear())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT):
+        await ledger.close()
+    assert failed.is_set()
+    assert caplog.messages == []
+
+
 def test_servers_behind_sockets_have_files_of_their_own():
     names = {
         new_ledger(LedgerConfig(url, "shop", 5.0))._config.name

@@ -308,6 +308,8 @@ class PostgresLedger(LocalLedger):
             await asyncio.sleep(random.uniform(0.5, 1.0) * beat / 4)
 
     def _say(self, error: LedgerError) -> None:
+        if self._news is None:  # it was closed meanwhile
+            return
         said, self.said = self.said, str(error)
         if said != self.said:
             log(WARNING, "fleet %r: %s", self._fleet, error, fields={"fleet": self._fleet})
