@@ -3,7 +3,7 @@ them and to their ledger.
 
 Processes are killed, paused, replaced and forked, on two hosts, with clocks that run half a percent
 fast or slow. Between each host and the ledger is a proxy that resets, delays and swallows; the
-ledger hangs, and is started again with its data and without.
+ledger hangs, and is started again with its data, with older data and without.
 
 The role that the processes use may have as many connections as the budget: one too many is an error
 in the server's log, which is read at the end. A watcher counts the sessions all the time. No
@@ -36,7 +36,7 @@ from tests.support.servers import PostgresServer, RedisServer
 STILL = 20.0  # seconds in which everybody has to be served when everything is over
 RATES = (0.995, 1.0, 1.005)  # of the clocks
 Event = tuple[str, Callable[[], Awaitable[None]]]
-LOOSE = {"pause for long", "cut off", "remove the file"}  # see docs/fleet.md
+LOOSE = {"pause for long", "cut off", "remove the file", "set the ledger back"}  # see docs/fleet.md
 
 
 class Site:
@@ -95,19 +95,17 @@ class Nemesis:
         watching = asyncio.create_task(self._watch(watcher))
         try:
             async with self.stack:
-                await self._start(self.options.processes)
+                before = "the start"
+                await self._blame(before, lambda: self._start(self.options.processes))
                 for name, what in self._drawn():
-                    await self._do(name, what)
-                    await asyncio.sleep(self.random.uniform(0, 0.5))
-                await self._look_at_the_end()
+                    await self._do(name, what, before)
+                    before = name
+                await self._blame(f"the end, after {before}", self._look_at_the_end)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             await watcher.close()
-        refused = self._refusals()
-        self.figures["refusals"] = len(refused) - self.refused_loosely
-        if self.figures["refusals"]:
-            self.complaints += refused[-3:]
+        self.figures["refusals"] = len(self._refusals()) - self.refused_loosely
         if self.most > self.options.budget:
             self.complaints.append(f"{self.most} sessions, the budget is {self.options.budget}")
 
@@ -136,7 +134,13 @@ class Nemesis:
             )
             for _ in range(number)
         ]
-        await asyncio.gather(*(self.stack.enter_async_context(each) for each in new))
+        started = await asyncio.gather(
+            *(self.stack.enter_async_context(each) for each in new), return_exceptions=True
+        )
+        self.complaints += [
+            f"a process did not start: {each!r}" for each in started if isinstance(each, Exception)
+        ]
+        new = [each for each in started if isinstance(each, FleetProcess)]
         for process in new:
             await self._load(process)
         self.processes += new
@@ -194,17 +198,25 @@ class Nemesis:
             ("hang the ledger", self._hang_ledger),
             ("restart the ledger with its data", self._restart_with_data),
             ("restart the ledger without its data", self._restart_without_data),
+            ("set the ledger back", self._set_back),
         ]
 
-    async def _do(self, name: str, what: Callable[[], Awaitable[None]]) -> None:
+    async def _do(self, name: str, what: Callable[[], Awaitable[None]], before: str) -> None:
         self.figures[name] += 1
         if name not in LOOSE:
-            await what()
+            await self._blame(f"{name}, after {before}", what)
             return
-        before = len(self._refusals())
+        already = len(self._refusals())
         await what()
         await asyncio.sleep(2 * self.ttl)
-        self.refused_loosely += len(self._refusals()) - before
+        self.refused_loosely += len(self._refusals()) - already
+
+    async def _blame(self, story: str, what: Callable[[], Awaitable[Any]]) -> None:
+        """Remember what the server refuses meanwhile, with what happened then."""
+        already = len(self._refusals())
+        await what()
+        await asyncio.sleep(self.random.uniform(0, 0.5))
+        self.complaints += [f"{line} ({story})" for line in self._refusals()[already:]]
 
     async def _change_load(self) -> None:
         for process in self.processes:
@@ -330,6 +342,20 @@ class Nemesis:
         await asyncio.to_thread(server.start)
         await asyncio.sleep(4 * self.beat)  # newcomers would get their floor
 
+    async def _set_back(self) -> None:
+        """As after a failover: what was written lately is lost."""
+        from redis.asyncio import Redis
+
+        server = self.site.redis
+        assert server is not None
+        async with Redis.from_url(server.url) as client:
+            await client.save()
+        await self._change_load()
+        await asyncio.sleep(self.random.uniform(0, 1) * self.ttl)
+        server.kill()
+        await asyncio.to_thread(server.start)
+        await asyncio.sleep(4 * self.beat)
+
     # -- the end -----------------------------------------------------------------------------------
 
     async def _look_at_the_end(self) -> None:
@@ -368,7 +394,7 @@ def main() -> int:
           f"{took:.0f} s")  # fmt: skip
     for complaint in nemesis.complaints[:20]:
         print(f"WRONG: {complaint}")
-    return 1 if nemesis.complaints else 0
+    return 1 if nemesis.complaints or nemesis.figures["refusals"] else 0
 
 
 if __name__ == "__main__":
