@@ -176,7 +176,7 @@ class Play:
                 self.tally.say("scene", act.title)
                 self._set_down(act.down)
                 tally, failed = self.tally, self.tally.errors.total()
-                tally.tells_replaced = not act.breaking
+                tally.tells_replaced = not (act.breaking or act.down)
                 await asyncio.sleep(act.length * self.pace)
                 await self._wait_for(partial(act.point, self))
                 if act.breaking:

@@ -39,7 +39,7 @@ class Tally:
         self.news: list[tuple[float, str, str]] = []  # not shown yet: time, subject, text
         self.replaced: int = 0  # by health checks, and on the way to a task
         self.failed_probes: int = 0  # of the breaker, since it opened
-        self.tells_replaced: bool = True  # False: the act sums them up itself
+        self.tells_replaced: bool = True  # False: the act sums them up itself, or none can be made
         self._replaced = 0  # replaced since that was last shown
         self._replaced_told = 0.0
         self._seconds = deque([(0.0, 0)])  # of the last second: when, and how many were served
