@@ -68,6 +68,15 @@ def test_alerts_and_panels_ask_for_what_is_exported():
         assert asked <= known, query
 
 
+def test_what_users_of_a_database_see_names_no_hooks():
+    """They have connections, and know of no factory."""
+    collector = Collector(registry=None)
+    helps = " ".join(family.documentation for family in collector.describe())
+    collector.close()
+    for text in (helps, ALERTS.read_text("utf-8"), GRAFANA.read_text("utf-8")):
+        assert not re.search("factor|destructor", text, re.IGNORECASE)
+
+
 def test_the_dashboard_for_grafana_is_complete():
     dashboard = json.loads(GRAFANA.read_text("utf-8"))
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]

@@ -58,12 +58,12 @@ COUNTERS: Final = (
     ("begun", "Acquires that have begun."),
     ("acquired", "Resources that were handed out."),
     ("released", "Resources that were returned, discarded ones included."),
-    ("created", "Resources that the factory made."),
-    ("create_failures", "Factories that failed, whichever task waited for them."),
+    ("created", "Resources that were created."),
+    ("create_failures", "Creations that failed, whichever task waited for them."),
     ("destroyed", "Resources that were destroyed, by cause."),
     ("timeouts", "Acquires that timed out."),
     ("cancelled", "Acquires that were cancelled while waiting."),
-    ("failed", "Acquires that ended with an error of the factory."),
+    ("failed", "Acquires that ended because no resource could be created."),
     ("refused", "Acquires that were refused, by reason."),
     ("rejected", "Resources that before_acquire or before_release rejected."),
     ("circuit_transitions", "Changes of the circuit breaker, by new state."),
@@ -71,7 +71,7 @@ COUNTERS: Final = (
 HISTOGRAMS: Final = (
     ("wait_seconds", "Time from the call of acquire to the resource."),
     ("hold_seconds", "Time from handing out a resource to its return."),
-    ("create_seconds", "Time that the factory took."),
+    ("create_seconds", "Time that it took to create a resource."),
 )
 OPERATION_DURATION: Final = "db_client_operation_duration_seconds"
 
