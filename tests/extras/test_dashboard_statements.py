@@ -13,6 +13,7 @@ from cenote.extras.dashboard import statements
 from cenote.extras.dashboard.statements import Totals, shape_of
 from cenote.extras.task_names import TaskNames
 from cenote.sql.dialects import MYSQL, POSTGRESQL, SQLITE
+from cenote.sql.parsing.tokens import tokens
 from tests.support.viewer import ACTIVE, scope, until, watching
 
 app = cenote.dashboard.app
@@ -251,6 +252,22 @@ async def test_the_texts_that_are_counted_are_bounded(database, monkeypatch):
 )  # fmt: skip
 def test_data_in_the_text_is_not_shown(dialect, said, shown):
     assert shape_of(said, dialect) == shown
+
+
+@pytest.mark.parametrize("dialect", [SQLITE, POSTGRESQL, MYSQL])
+def test_of_a_long_text_the_beginning_is_looked_at(dialect, monkeypatch):
+    """A script of megabytes would hold up the event loop, and fill the cache."""
+    seen = []
+    monkeypatch.setattr(statements, "tokens", lambda *of: seen.append(of[0]) or tokens(*of))
+    rows = ", ".join(f"({number}, 'geheim {number}')" for number in range(50_000))
+    shown = shape_of(f"insert into orders values {rows}", dialect)
+    assert shown.startswith("insert into orders values (?, ?), (?, ?), ")
+    assert shown.endswith("\u2026")
+    assert len(shown) <= 240
+    assert max(map(len, seen)) <= statements.LOOKED_AT
+    for end in range(statements.LOOKED_AT - 12, statements.LOOKED_AT + 12):  # cut off anywhere
+        said = f"select{' ' * (end - 17)}'geheim', 12345"
+        assert not {*shape_of(said, dialect)} & {*"ghim12345"}
 
 
 async def test_a_request_names_its_task(make_pool):

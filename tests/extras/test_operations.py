@@ -17,9 +17,10 @@ from opentelemetry.semconv._incubating.attributes import db_attributes, error_at
 from opentelemetry.semconv._incubating.metrics import db_metrics
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cenote.extras import operations
+from cenote.extras import operations, summary
 from cenote.extras.otel import BOUNDS, instrument
 from cenote.extras.prometheus import Collector
+from cenote.sql.dialects import SQLITE
 
 NAME = "db_client_operation_duration_seconds"
 
@@ -188,3 +189,12 @@ async def test_an_ordinary_pool_has_no_statements(watch, make_pool, registry):
     async with pool.acquire():
         pass
     assert counts(registry) == {}
+
+
+def test_the_summary_of_a_long_text_is_not_kept():
+    """Else the cache would hold a thousand scripts of any size."""
+    kept = summary._kept.cache_info().currsize
+    assert summary.summarize(f"select a from orders -- {'x' * 20_000}", SQLITE) == "select orders"
+    assert summary._kept.cache_info().currsize == kept
+    summary.summarize("select a_column_of_its_own from orders", SQLITE)
+    assert summary._kept.cache_info().currsize == kept + 1

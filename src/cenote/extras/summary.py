@@ -16,6 +16,7 @@ from ..sql.parsing.tokens import tokens
 
 LONGEST: Final = 255  # characters, as the conventions ask for
 LOOKED_AT: Final = 1000  # tokens
+KEPT: Final = 16_000  # characters of the longest text whose summary is kept
 WRITES: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE"})
 BEFORE_A_NAME: Final = frozenset(
     {"IF", "NOT", "EXISTS", "ONLY", "LATERAL", "IGNORE", "LOW_PRIORITY"}
@@ -30,9 +31,13 @@ OPEN: Final = ("symbol", "(", False)
 Item = tuple[str, str, bool]  # kind, text, and whether a comma stands before it
 
 
-@lru_cache(maxsize=1024)
 def summarize(text: str, dialect: Dialect) -> str:
     """Return operations and tables of a statement, in their order; empty if there are none."""
+    # What is kept must not grow with the texts of the program.
+    return _summarize(text, dialect) if len(text) > KEPT else _kept(text, dialect)
+
+
+def _summarize(text: str, dialect: Dialect) -> str:
     parts: list[str] = []
     depth = 0  # of parentheses
     before = ";"  # the item before this one, words in upper case
@@ -65,6 +70,9 @@ def summarize(text: str, dialect: Dialect) -> str:
                 listed = False
         before = item
     return " ".join(parts)[:LONGEST]
+
+
+_kept = lru_cache(maxsize=1024)(_summarize)
 
 
 def _items(text: str, dialect: Dialect) -> Iterator[Item]:

@@ -24,6 +24,7 @@ from . import text
 
 TEXTS: Final = 200  # that are counted of each database; the most expensive stay
 SHOWN: Final = 10  # of them, by the time they took together
+LOOKED_AT: Final = 2000  # characters of one: megabytes would hold up the event loop
 LITERALS: Final = frozenset({"string", "number"})
 
 
@@ -146,9 +147,16 @@ class StatementLog:
             self._endings.append(database.observe(totals))
 
 
-@lru_cache(maxsize=512)
 def shape_of(said: str, dialect: Dialect) -> str:
-    """Return the text on one line, with question marks for what may be data."""
+    """Return the beginning of the text on one line, with question marks for what may be data."""
+    if len(said) <= LOOKED_AT:
+        return _shape_of(said, dialect)
+    # A literal that is cut off is one all the same: it reaches to the end.
+    return text.clean(f"{_shape_of(said[:LOOKED_AT], dialect)}\u2026")
+
+
+@lru_cache(maxsize=512)
+def _shape_of(said: str, dialect: Dialect) -> str:
     if len(readings(said, dialect)) > 1:  # where a string ends depends on the session
         words = [said[start:end] for kind, start, end in tokens(said, dialect) if kind == "word"]
         return f"{words[0] if words else ''} \u2026".strip()

@@ -19,10 +19,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]+")
 _places: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
 
-@lru_cache(maxsize=4096)
 def clean(text: str) -> str:
     """Return the text on one line, shortened, with credentials masked."""
-    text = masked(_CONTROL.sub(" ", text[: 8 * LONGEST]))
+    return _clean(text[: 8 * LONGEST])  # so much of each is kept
+
+
+@lru_cache(maxsize=4096)
+def _clean(text: str) -> str:
+    text = masked(_CONTROL.sub(" ", text))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "\u2026"
 
 
