@@ -118,6 +118,13 @@ async def test_several_hosts_are_all_named(backend: Backend, dead_port: int) -> 
     assert f"cannot connect to {place}, database 'app': nothing listens there" in str(error)
 
 
+@with_postgresql
+@pytest.mark.parametrize("wanted", ["standby", "read-only"])
+async def test_a_server_that_is_not_as_wanted_is_named(backend: Backend, wanted: str) -> None:
+    error = await failure(f"{backend.url}?target_session_attrs={wanted}")
+    assert "no server there is as target_session_attrs asks. Correct it, or name" in str(error)
+
+
 @with_server
 async def test_a_wrong_user_or_database_is_named(backend: Backend) -> None:
     place = f"host '{backend.server.host}', port {backend.server.port}"

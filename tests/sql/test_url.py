@@ -129,6 +129,7 @@ def test_the_label_of_a_url_shows_no_secret() -> None:
     assert parse("postgresql://u@h/d").masked == "postgresql://u@h/d"
     assert parse("postgresql://:x@h/d").masked == "postgresql://:***@h/d"
     assert parse("postgresql://h,i:7/d").masked == "postgresql://h,i:7/d"
+    assert parse("postgresql://[::1]:7,[::2]/d").label == "postgresql://[::1]:7,[::2]/d"
 
 
 def test_targets_are_equal_by_what_they_say() -> None:

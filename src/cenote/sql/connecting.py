@@ -29,6 +29,11 @@ TLS_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")  # of PostgreSQL
 TLS_REQUIRED = ("no encryption", "require_secure_transport")
 STARTING = ("57P03",)  # cannot_connect_now: it starts up, shuts down or recovers
 NOT_UP = ("is starting up", "is shutting down", "not yet accepting", "in recovery mode")
+# Of no host, when target_session_attrs asks for something.
+NOT_AS_WANTED = (
+    "target attribute requirement", "not in hot standby", "in hot standby mode",
+    "session is not read-only", "session is read-only",
+)  # fmt: skip
 ACCESS_DENIED, UNKNOWN_DATABASE = (1044, 1045, 1698), 1049  # of MySQL
 # It was closed before it was made.
 CUT_OFF = (
@@ -111,6 +116,8 @@ def remedy_for(error: BaseException, target: Target) -> str:
         return f"the file of {absent} is not there. Correct the path in the URL."
     if isinstance(error, ssl.SSLError) or any(each in text for each in NO_TLS):
         return "TLS failed. Check sslmode and the certificates on both sides."
+    if any(each in text for each in NOT_AS_WANTED):
+        return "no server there is as target_session_attrs asks. Correct it, or name other hosts."
     if any(each in text for each in TLS_REQUIRED):
         return "the server wants TLS. Add sslmode=require to the URL, or check its rules."
     if any(each in text for each in POOLER):

@@ -71,7 +71,8 @@ class Target:
 
     @property
     def _hosts(self) -> str:
-        return ",".join(name if port is None else f"{name}:{port}" for name, port in self.hosts)
+        names = ((f"[{name}]" if ":" in name else name, port) for name, port in self.hosts)
+        return ",".join(name if port is None else f"{name}:{port}" for name, port in names)
 
 
 def parse(url: object) -> Target:
