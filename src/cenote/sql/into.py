@@ -18,6 +18,8 @@ from typing import Any, ForwardRef, TypeVar, Union, cast, get_origin
 
 # Annotations may name what is imported for type checkers alone. Since 3.14 reading them looks the
 # names up, unless it is told not to.
+signature_of: Callable[[Any], inspect.Signature]
+annotations_of: Callable[[Any], dict[str, Any]]
 if sys.version_info >= (3, 14):
     from annotationlib import Format, get_annotations
 
