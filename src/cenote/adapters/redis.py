@@ -9,6 +9,7 @@ connected; without a connection it is spare, and is connected again before anoth
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 import weakref
@@ -72,6 +73,9 @@ _FAILURES: Final = (ConnectionError, TimeoutError, OSError)
 # What redis-py has an option of its own for, under its name.
 _SAID_BY_REDIS: Final = {"max_size": "max_connections", "acquire_timeout": "timeout"}
 
+# In the child of a fork: the connections that its parent has in use.
+_PARENTS: Final[list[object]] = []
+
 
 class ConnectionPool(RedisConnectionPool):
     """The connection pool of `redis.asyncio` on `cenote.Pool`; a full one raises at once.
@@ -90,6 +94,9 @@ class ConnectionPool(RedisConnectionPool):
     timeout: float | None = 0.0  # seconds in the queue; 0: it never queues
     _full: tuple[type[ConnectionError], str] = (MaxConnectionsError, "Too many connections:")
 
+    # Where each is from, and the error that the program was dealing with when it got it.
+    _lent: dict[AbstractConnection, tuple[Pool[AbstractConnection], BaseException | None]]
+
     def __init__(
         self, *args: Any, cenote_options: CommonOptions | None = None, **kwargs: Any
     ) -> None:
@@ -97,6 +104,7 @@ class ConnectionPool(RedisConnectionPool):
         self._used_in: asyncio.AbstractEventLoop | None = None  # the loop of the current pool
         self._lanes: PoolLanes | None = None
         self._connecting: set[AbstractConnection] = set()
+        self._process = os.getpid()
         self._unauthenticated: set[AbstractConnection] = set()  # idle ones, for a newer token
         super().__init__(*args, **kwargs)
         if self.timeout is not None:
@@ -160,11 +168,26 @@ class ConnectionPool(RedisConnectionPool):
         """The pool of the running loop; what belonged to a loop that is closed is forgotten."""
         loop = asyncio.get_running_loop()
         if self._used_in is not loop:
-            if self._used_in is not None and self._used_in.is_closed():
-                self.reset()
-            if self._current is None or self._used_in is None:
-                self._used_in = loop
+            self._enter(loop)
         return self.pool
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin anew if the loop before is closed, or if this is the child of a fork."""
+        self._leave_to_parent()
+        bound = None if self._current is None else self._current._bound_to()
+        if bound is not None and bound.is_closed():
+            self.reset()
+            bound = None
+        if bound is None or bound is loop:  # of an open one, the cenote.Pool says so
+            self._used_in = loop
+
+    def _leave_to_parent(self) -> None:
+        """In the child of a fork, forget what is in use, and never close or finalize it: the loop
+        of the parent would get no more events of these connections."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            _PARENTS.append((self._lent, self._connecting))
+            self._lent, self._connecting = {}, set()
 
     # -- the hooks of the pool ---------------------------------------------------------------------
 
@@ -351,9 +374,10 @@ class ConnectionPool(RedisConnectionPool):
         Args:
             inuse_connections: False leaves those in use open.
         """
+        self._leave_to_parent()
         pool = self._current
         ends: list[Awaitable[None]] = []
-        if pool is not None and self._used_in is asyncio.get_running_loop():
+        if pool is not None and pool._bound_to() is asyncio.get_running_loop():
             ends += map(pool.evict, pool.idle_resources())
         if inuse_connections:
             ends += [connection.disconnect() for connection in [*self._lent]]
@@ -366,8 +390,7 @@ class ConnectionPool(RedisConnectionPool):
         """Close every connection and the `cenote.Pool`; the next command opens another one."""
         if hasattr(self, "_on_close"):
             await self._on_close()
-        if self._used_in is not None and self._used_in.is_closed():
-            self.reset()
+        self._enter(asyncio.get_running_loop())
         pool, self._current = self._current, None
         try:
             await self.disconnect()
@@ -377,9 +400,11 @@ class ConnectionPool(RedisConnectionPool):
 
     def reset(self) -> None:
         """Forget every connection; the idle ones are closed if their loop is the running one."""
+        self._leave_to_parent()
         pool, self._current = self._current, None
-        loop, self._used_in = self._used_in, None
+        self._used_in = None
         if pool is not None:
+            loop = pool._bound_to()
             if loop is not None and loop is _running_loop():
                 pool.terminate()
             else:
@@ -389,6 +414,8 @@ class ConnectionPool(RedisConnectionPool):
 
     def __del__(self) -> None:
         # As of redis-py's own pool, the warning for connections that were left open is theirs.
+        if hasattr(self, "_process"):
+            self._leave_to_parent()
         pool = getattr(self, "_current", None)
         if pool is not None:
             pool._forsake()
@@ -438,10 +465,7 @@ class ConnectionPool(RedisConnectionPool):
         return {*self._lent, *self._connecting}
 
     def _set_in_use(self, value: Collection[AbstractConnection]) -> None:
-        # Where each is from, and the error that the program was dealing with when it got it.
-        self._lent: dict[
-            AbstractConnection, tuple[Pool[AbstractConnection], BaseException | None]
-        ] = {}
+        self._lent = {}
 
     _available_connections: Any = property(_get_available, _set_available)
     _in_use_connections: Any = property(_get_in_use, _set_in_use)

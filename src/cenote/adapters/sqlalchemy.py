@@ -267,9 +267,14 @@ class CenotePool(SQLAlchemyPool):
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin anew in another loop if the one before is closed, and its connections with it."""
-        if self._loop is not loop:
-            if self._loop is not None and self._loop.is_closed():
-                self._current = None
+        if self._loop is loop:
+            return
+        pool = self._current
+        bound = None if pool is None else pool._bound_to()
+        if pool is not None and bound is not None and bound.is_closed():
+            pool._forsake()  # the drivers warn of what was left open
+            self._current = bound = None
+        if bound is None or bound is loop:  # of an open one, the cenote.Pool says so
             self._loop = loop
 
     def _return_conn(self, record: ConnectionPoolEntry) -> None:
@@ -333,10 +338,10 @@ class CenotePool(SQLAlchemyPool):
     def dispose(self) -> None:
         """Close the idle connections; those in use are closed when they come back."""
         pool, self._current = self._current, None
-        loop = self._loop
-        if pool is None or loop is None:
-            return
-        if loop is not _running_loop():
+        loop = None if pool is None else pool._bound_to()
+        if pool is None or loop is None:  # nothing was ever made, or only by the parent of a fork
+            pass
+        elif loop is not _running_loop():
             if not loop.is_closed():
                 loop.call_soon_threadsafe(pool.terminate)
         elif in_greenlet():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
@@ -435,6 +436,10 @@ class Pool(FastPath[T], Generic[T]):
     def _from_finalizer(self, step: Callable[[], object]) -> None:
         """Do this, asked for in any thread and at any moment, as soon as that is safe."""
         self._engine.binding.from_finalizer(step)
+
+    def _bound_to(self) -> asyncio.AbstractEventLoop | None:
+        """The loop in which it was opened; None before that, and in the child of a fork."""
+        return self._engine.loop
 
     def _forsake(self) -> None:
         """Mark as closed without running destructors: the loop is gone."""
