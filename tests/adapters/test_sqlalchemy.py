@@ -6,6 +6,7 @@ import gc
 import logging
 import re
 import sys
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -47,6 +48,14 @@ async def test_statements_run_on_every_driver(any_url: str, make_engine: MakeEng
     assert (pool.idle_count, pool.active_count, pool.stats().created) == (1, 0, 1)
     await engine.dispose()
     check_ledger(pool)
+
+
+def test_the_pool_is_one_of_sqlalchemy_with_its_arguments(make_engine: MakeEngine) -> None:
+    assert isinstance(make_engine().pool, AsyncAdaptedQueuePool)
+    theirs, ours = signature(AsyncAdaptedQueuePool).parameters, signature(CenotePool).parameters
+    assert set(ours) == {*theirs, "cenote_options"}
+    for name, parameter in theirs.items():
+        assert (ours[name].kind, ours[name].default) == (parameter.kind, parameter.default)
 
 
 async def test_holder_names_the_line_of_the_program(make_engine: MakeEngine) -> None:

@@ -16,7 +16,7 @@ try:
     import sqlalchemy
     from sqlalchemy import exc
     from sqlalchemy import util as sqlalchemy_util
-    from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+    from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry, PoolProxiedConnection
     from sqlalchemy.pool import Pool as SQLAlchemyPool
     from sqlalchemy.util import concurrency
 except ImportError as _error:
@@ -45,7 +45,7 @@ SAID_BY_SQLALCHEMY = {
 
 # What is not public, and used here.
 LIBRARY = Library("SQLAlchemy", sqlalchemy.__version__, ("2.0.57", "2.1.8"))
-_base = LIBRARY.module("sqlalchemy.pool.base", "_ConnectionRecord", "_AsyncConnDialect")
+_base = LIBRARY.module("sqlalchemy.pool.base", "_ConnectionRecord")
 LIBRARY.require(_base._ConnectionRecord, ["_checkin_failed", "invalidate", "close"])
 LIBRARY.require(
     SQLAlchemyPool, ["_create_connection", "_do_get", "_do_return_conn", "_return_conn"]
@@ -117,11 +117,11 @@ class _Record(_base._ConnectionRecord):  # type: ignore[misc, name-defined]
         super()._checkin_failed(err, _fairy_was_created)
 
 
-class CenotePool(SQLAlchemyPool):
+class CenotePool(AsyncAdaptedQueuePool):
     """A pool of SQLAlchemy on `cenote.Pool`, for `create_async_engine(url, poolclass=CenotePool)`.
 
-    It takes the arguments of SQLAlchemy's own `AsyncAdaptedQueuePool`, and one more. It is for the
-    engines of asyncio alone.
+    It is an `AsyncAdaptedQueuePool` with its arguments, and one more. It is for the engines of
+    asyncio alone.
 
     Args:
         creator: Makes a connection; given by the engine.
@@ -141,8 +141,6 @@ class CenotePool(SQLAlchemyPool):
     _sqla_logger_namespace = (
         "sqlalchemy.pool.CenotePool"  # of which `sqlalchemy.pool` is the parent
     )
-    _is_asyncio: Any = True
-    _dialect = _base._AsyncConnDialect()  # until an engine gives its own
 
     def __init__(
         self,
@@ -154,11 +152,11 @@ class CenotePool(SQLAlchemyPool):
         cenote_options: CommonOptions | None = None,
         **kw: Any,
     ) -> None:
-        super().__init__(creator, **kw)
+        SQLAlchemyPool.__init__(self, creator, **kw)  # without the queue of the one between
         self._size = whole("pool_size", pool_size, least=0)
         overflow = whole("max_overflow", max_overflow, least=-MOST)
         self._max_overflow = overflow if self._size else -1
-        self._timeout = timeout
+        self._timeout = cast(float, timeout)  # which SQLAlchemy does not declare to be None
         self._wait = None if timeout is None else max(0.0, number("pool_timeout", timeout))
         self._use_lifo = use_lifo
         self._cenote_options = check_cenote_options(
@@ -362,7 +360,7 @@ class CenotePool(SQLAlchemyPool):
         """Return how many connections are kept at most; 0 means without limit."""
         return self._size
 
-    def timeout(self) -> float | None:
+    def timeout(self) -> float | None:  # type: ignore[override]
         """Return how many seconds a task waits for a connection."""
         return self._timeout
 

@@ -2,8 +2,7 @@
 
 import sqlalchemy
 import sqlalchemy.pool
-from sqlalchemy.pool import QueuePool, impl
-from sqlalchemy.testing import requirements
+from sqlalchemy.pool import impl
 
 from cenote.adapters.sqlalchemy import CenotePool
 
@@ -14,5 +13,3 @@ class AsyncAdaptedQueuePool(CenotePool):
 
 for module in (sqlalchemy, sqlalchemy.pool, impl):
     module.AsyncAdaptedQueuePool = AsyncAdaptedQueuePool  # type: ignore[attr-defined, assignment, misc]
-# Tests of queues are skipped with any other pool.
-requirements.QueuePool = (QueuePool, CenotePool)  # type: ignore[attr-defined, assignment, misc]
