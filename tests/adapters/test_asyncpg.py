@@ -103,6 +103,21 @@ async def test_an_acquire_is_entered_only_once(pool_of: Made) -> None:
                 await context.__aenter__()
 
 
+@pytest.mark.parametrize("timeout", [None, WAIT])
+async def test_an_acquire_gives_another_connection_each_time(
+    pool_of: Made, timeout: float | None
+) -> None:
+    async with pool_of() as pool:
+        acquire = pool.acquire(timeout=timeout)
+        one, other = await acquire, await acquire
+        assert one.get_server_pid() != other.get_server_pid()
+        assert {holder.file for holder in pool.pool.holders()} == {__file__}
+        with pytest.raises(asyncpg.InterfaceError, match="already acquired"):
+            await acquire.__aenter__()
+        await pool.release(one)
+        await pool.release(other)
+
+
 async def test_use_before_and_after_is_refused(postgres_server: PostgresServer) -> None:
     pool = create_pool(postgres_server.url, min_size=0, max_size=1)
     with pytest.raises(asyncpg.InterfaceError, match="pool is not initialized"):

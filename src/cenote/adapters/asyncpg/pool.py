@@ -67,8 +67,12 @@ class AcquireBlock(BasePoolAcquireContext):
             log(WARNING, "%r: the reset of a connection failed", self.pool.pool, error=late)
 
     def __await__(self) -> Any:
+        acquire = self._acquire
+        if self.done:  # awaited again, which gives another connection
+            left = () if self.timeout is None else (max(0.0, self.timeout),)
+            acquire = self._place.acquire(*left)
         self.done = True
-        return self.pool.obtain(self._place, self._acquire, self.timeout, scoped=False).__await__()
+        return self.pool.obtain(self._place, acquire, self.timeout, scoped=False).__await__()
 
 
 class PlaceCount:
