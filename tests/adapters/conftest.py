@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,13 +72,17 @@ class Subject:
 
     pool: Any  # of the other library
     take: Callable[[], AbstractAsyncContextManager[Any]]
+    acquire: Callable[[], Awaitable[Any]]
+    release: Callable[[Any], Awaitable[Any]]
 
 
 @asynccontextmanager
 async def on_sqlalchemy(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     make: MakeEngine = request.getfixturevalue("make_engine")
     engine = make(pool_size=3, max_overflow=0)
-    yield Subject(engine.pool, engine.connect)
+    yield Subject(
+        engine.pool, engine.connect, engine.connect, lambda connection: connection.close()
+    )
     await engine.dispose()
 
 
@@ -97,7 +101,7 @@ async def on_redis(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         finally:
             await pool.release(connection)
 
-    yield Subject(pool, take)
+    yield Subject(pool, take, pool.get_connection, pool.release)
     await pool.aclose()
 
 
@@ -107,7 +111,7 @@ async def on_asyncpg(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
     url = request.getfixturevalue("postgres_server").url
     async with create_pool(url, min_size=0, max_size=3) as pool:
-        yield Subject(pool, pool.acquire)
+        yield Subject(pool, pool.acquire, pool.acquire, pool.release)
 
 
 @pytest.fixture(params=[on_sqlalchemy, on_redis, on_asyncpg])

@@ -29,6 +29,23 @@ async def test_the_dashboard_names_the_line_of_the_holder(open_subject: Any) -> 
             dashboard.stop()
 
 
+TRACER = """
+async def traced(function):
+    return await function()
+"""
+
+
+async def test_a_holder_is_never_the_package_that_traces_the_library(open_subject: Any) -> None:
+    package = {"__name__": "sentry_sdk.integrations.something"}
+    exec(compile(TRACER, "sentry_sdk/integrations/something.py", "exec"), package)
+    traced: Any = package["traced"]
+    async with open_subject() as subject:
+        connection = await traced(subject.acquire)
+        (holder,) = subject.pool.pool.holders()
+        await subject.release(connection)
+        assert holder.file == __file__
+
+
 async def test_prometheus_counts_its_acquires(open_subject: Any) -> None:
     client = pytest.importorskip("prometheus_client")
     from cenote.extras.prometheus import Collector

@@ -7,6 +7,12 @@ from typing import Any
 
 from ..options import MOST, CommonOptions, Settings, unknown
 
+# Packages that trace other libraries, by functions of their own around those of the library.
+TRACERS = (
+    "aws_xray_sdk", "datadog", "ddtrace", "elasticapm", "logfire", "newrelic", "opentelemetry",
+    "scout_apm", "sentry_sdk", "wrapt",
+)  # fmt: skip
+
 
 def check_cenote_options(
     given: CommonOptions | None,
@@ -45,6 +51,12 @@ def check_cenote_options(
     if least > most:
         raise ValueError(f"min_size must be {name} ({most}) at most, not {least}")
     return dict(given)
+
+
+def skipped(given: Mapping[str, Any], *library: str) -> tuple[str, ...]:
+    """Return the modules that are never the caller of an acquire: those of the library, those that
+    trace it, and those of the program's `cenote_options`."""
+    return *library, *TRACERS, *given.get("skip_frames", ())
 
 
 def _nothing() -> None:

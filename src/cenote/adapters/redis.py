@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..options import CommonOptions, number
 from ..pool import Pool
-from .cenote_options import check_cenote_options
+from .cenote_options import check_cenote_options, skipped
 from .closing import close
 from .lanes import PoolLane, PoolLanes
 
@@ -153,7 +153,7 @@ class ConnectionPool(RedisConnectionPool):
             "name": f"redis {self._address()}",
             **self._cenote_options,
         }
-        options["skip_frames"] = ("redis", *options.get("skip_frames", ()))
+        options["skip_frames"] = skipped(options, "redis")
         return Pool(connect, destructor=destroy, healthcheck=_ping, **options)
 
     def _address(self) -> str:

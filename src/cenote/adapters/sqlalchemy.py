@@ -30,7 +30,7 @@ from ..errors import AcquireTimeoutError, PoolClosedError, PoolOverloadedError
 from ..hooks import RETIRE
 from ..options import MOST, CommonOptions, number, whole
 from ..pool import Pool
-from .cenote_options import check_cenote_options
+from .cenote_options import check_cenote_options, skipped
 from .closing import close
 from .lanes import PoolLane, PoolLanes
 
@@ -207,7 +207,7 @@ class CenotePool(AsyncAdaptedQueuePool):
             "name": self._orig_logging_name or "+".join(filter(None, of_dialect)) or "sqlalchemy",
             **self._cenote_options,
         }
-        options["skip_frames"] = ("sqlalchemy", "sqlmodel", *options.get("skip_frames", ()))
+        options["skip_frames"] = skipped(options, "sqlalchemy", "sqlmodel")
         return Pool(
             self._connect, destructor=_close, before_release=self._keep_or_retire, **options
         )

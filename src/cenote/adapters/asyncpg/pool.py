@@ -14,7 +14,7 @@ from ...options import CommonOptions, nearest
 from ...pool import Lane
 from ...pool import Pool as CenotePool
 from ...timer import Timer
-from ..cenote_options import check_cenote_options
+from ..cenote_options import check_cenote_options, skipped
 from ..lanes import PoolLane, PoolLanes
 from . import private
 from .holder import ConnectionHolder
@@ -119,7 +119,7 @@ class Pool(BasePool):
             "create_timeout": HOUR,
             "hook_timeout": 5.0,
             **given,
-            "skip_frames": ("asyncpg", *given.get("skip_frames", ())),
+            "skip_frames": skipped(given, "asyncpg"),
         }
         # Seconds for what release() sends, unless acquire() or release() was given a timeout.
         self._patience: float = chosen["hook_timeout"]
