@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from cenote import AcquireTimeoutError, ConsecutiveFailures
+from cenote.fleet.ledger import LedgerError
 from cenote.testing import VirtualLoop, advance, now, settle
 from tests.support.fleet_world import World, WorldLedger
 from tests.support.kit import acquiring
@@ -70,6 +71,26 @@ async def test_opening_waits_a_beat_for_what_is_used(world):
         await second.open()
         assert (second.max_size, now() - began <= 2.1) == (0, True)
         await load.end()
+
+
+@pytest.mark.parametrize("slow_for", [1, 9])
+async def test_a_slow_ledger_is_asked_again_at_the_start(world, monkeypatch, slow_for):
+    opens, really_open = [], WorldLedger.open
+
+    async def open_slowly(self, news):
+        opens.append(now())
+        if len(opens) > slow_for:
+            return await really_open(self, news)
+        await asyncio.sleep(1.5)  # a ledger that waits less long than a start may take
+        raise LedgerError("no answer") from TimeoutError()
+
+    monkeypatch.setattr(WorldLedger, "open", open_slowly)
+    async with world:
+        pool = world.process().pool(max_size=20)
+        began = now()
+        await pool.open()
+        assert pool.max_size == (20 if slow_for == 1 else 1)
+        assert now() - began < 3.1
 
 
 async def test_opening_ends_when_the_pool_is_closed(world):

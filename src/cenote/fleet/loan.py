@@ -96,6 +96,7 @@ class MemberLoan:
         self._longest = config.ttl / 2  # seconds for an answer, at most,
         # and now: at the start of a program everything takes longer.
         self._patience = max(self._beat_every, min(START, self._longest))
+        self._joins_until = fleet.loop.time() + self._patience  # if the ledger is only slow
         self._beat = Timer()  # the next request
         self._begun: asyncio.Future[None] = fleet.loop.create_future()
         self._waits = Timer()  # the end of the wait for the first resource
@@ -360,7 +361,11 @@ class MemberLoan:
             took = self._loop.time() - began
             self._patience = max(self._beat_every, min(2 * took, self._longest))
         except LedgerError as error:
-            self._failed(began, error, slow=isinstance(error.__cause__, TimeoutError))
+            slow = isinstance(error.__cause__, TimeoutError)
+            if slow and self._may_join_later():
+                self._again = True
+                return
+            self._failed(began, error, slow=slow)
         except TimeoutError:
             if self._was_paused(began):
                 self._again = True
@@ -371,6 +376,10 @@ class MemberLoan:
         except Exception as error:
             self._log(ERROR, "a request failed unexpectedly: %s", explained(error))
             self._failed(began, error)
+
+    def _may_join_later(self) -> bool:
+        """Whether it is asked once more at the start, for a ledger waits less long than this."""
+        return self.lease.state is LeaseState.JOINING and self._loop.time() < self._joins_until
 
     def _was_paused(self, began: float) -> bool:
         """Whether it is this process that took too long, and not the ledger; not twice in a row."""
