@@ -104,6 +104,7 @@ async def test_overflow_is_closed_when_it_comes_back(make_engine: MakeEngine) ->
     pool = pool_of(engine)
     connections = [await engine.connect() for _ in range(4)]
     assert (pool.checkedout(), pool.overflow(), pool.checkedin()) == (4, 2, 0)
+    assert pool._overflow == 2
     for connection in connections:
         await connection.close()
     await eventually(lambda: pool.pool.occupied == 2)
