@@ -266,6 +266,12 @@ async def test_the_first_host_is_dead(backend: Backend) -> None:
 
 
 @with_postgresql
+async def test_no_time_to_connect_is_no_limit(backend: Backend) -> None:
+    async with backend.database(f"{backend.url}?connect_timeout=0") as db:
+        assert await db.fetch_val("select 1") == 1
+
+
+@with_postgresql
 async def test_postgresql_on_a_socket(backend: Backend) -> None:
     server: PostgresServer = backend.server
     scheme = backend.url.partition(":")[0]

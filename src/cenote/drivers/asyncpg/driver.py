@@ -49,7 +49,8 @@ class AsyncpgDriver(PostgresqlDriver):
         if "target_session_attrs" in options:
             self._arguments["target_session_attrs"] = options["target_session_attrs"]
         if "connect_timeout" in options:
-            self._arguments["timeout"] = seconds("connect_timeout", options["connect_timeout"])
+            limit = seconds("connect_timeout", options["connect_timeout"])
+            self._arguments["timeout"] = limit or None  # as for libpq, 0 is no limit
         if "command_timeout" in options:
             limit = seconds("command_timeout", options["command_timeout"])
             self._arguments["command_timeout"] = limit
