@@ -448,8 +448,8 @@ async def parameter_types(
 
 
 def _describe(pgconn: Any, text: bytes, types: Sequence[int]) -> Any:
-    """Let the server read a statement, and say what it has found; None if it cannot. In one go:
-    behind a pooler two would reach two sessions, and the second could be told of another's."""
+    """Let the server read a statement and describe it; None if it cannot. In one message: behind a
+    pooler two would reach two sessions, and the second would describe another task's."""
     refusal: psycopg.Error | None = None
     pgconn.enter_pipeline_mode()
     try:
