@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 T = TypeVar("T")
+MISSED = "MISSED"  # the mark of a goal
 Samples = dict[str, list[float]]  # case -> one number for each round
 Case = Callable[[int], Awaitable[float]]  # number of operations -> seconds for all of them
 
@@ -104,7 +105,7 @@ class Goal:
         if self.measured is None:
             return "skipped"
         kept = self.measured >= self.limit if self.at_least else self.measured <= self.limit
-        return "PASS" if kept else "MISSED"
+        return "PASS" if kept else MISSED
 
     def show(self, value: float) -> str:
         return times(value) if self.unit == "x" else f"{value:.1f}{self.unit}"

@@ -14,7 +14,7 @@ from typing import Any
 import cenote
 
 from . import apart, charts, drivers, latency, pools
-from .measure import Goal, Part, Table, Versus, times
+from .measure import MISSED, Goal, Part, Table, Versus, times
 from .statements import KINDS
 
 PACKAGES = (
@@ -160,7 +160,7 @@ def sections(
         "latency": titled(network) or NOT_MEASURED,
         "adapters": titled(adapted) or NOT_MEASURED,
         "recovery": titled(restarts),
-        "losses": losses(versus),
+        "losses": losses(versus, goals),
     }
 
 
@@ -235,19 +235,22 @@ def many(what: str) -> str:
     return MANY.sub(lambda match: f"{match[1]}, many waiting", what)
 
 
-def losses(versus: Iterable[Versus]) -> str:
-    """Every figure in which another one is better, beyond the spread."""
+def losses(versus: Iterable[Versus], goals: Iterable[Goal] = ()) -> str:
+    """Every figure in which another one is better, beyond the spread, and every goal missed."""
     lines: dict[str, list[Versus]] = {}
     for one in versus:
         if one.lost and not one.rival.startswith("cenote"):
             lines.setdefault(one.what, []).append(one)
-    if not lines:
-        return "In this run: nowhere."
     text = []
     for what, found in lines.items():
         found.sort(key=lambda one: one.ratio)
         text.append(f"- {what}: " + "; ".join(f"{one.rival} {one}" for one in found))
-    return "\n".join(text)
+    for goal in goals:
+        if goal.measured is not None and goal.mark == MISSED:
+            shown, wanted = goal.show(goal.measured), goal.show(goal.limit)
+            words = "at least" if goal.at_least else "at most"
+            text.append(f"- goal missed, {goal.what}: {shown}, not {words} {wanted}")
+    return "\n".join(text) or "In this run: nowhere."
 
 
 def redraw(folder: Path) -> None:
