@@ -302,3 +302,56 @@ async def test_the_next_task_does_not_see_a_profile(mysql: Backend) -> None:
 
         await asyncio.create_task(leave())
         assert await db.fetch_all("show profiles") == []
+
+
+async def test_a_function_in_a_prepared_select_changes_the_session(mysql: Backend) -> None:
+    """Also when asyncmy knows the columns of the answer, and skips what comes behind the rows."""
+    text = "select f_cenote(?)"
+    async with mysql.database(max_size=1) as db:
+        await db.execute("drop function if exists f_cenote")
+        await db.execute(
+            "create function f_cenote(zone varchar(10)) returns int "
+            "begin if zone <> '' then set time_zone = zone; end if; return 1; end"
+        )
+        try:
+            async with db.connection() as connection:
+                for zone in ("+01:00", "+02:00"):
+                    for given in ("", "", zone):
+                        assert await db.fetch_val(text, [given]) == 1
+                    assert await db.fetch_val("select @@time_zone") == zone
+                    assert connection.__wrapped__.variables["time_zone"] == zone
+        finally:
+            await db.execute("drop function f_cenote")
+
+
+async def test_the_columns_of_a_statement_that_is_kept_change(mysql: Backend) -> None:
+    async with mysql.database(max_size=1) as db, mysql.table(db) as table:
+        await db.execute(f"insert into {table} values (1, 'a')")
+        text = f"select * from {table} where id = ?"
+
+        async def row() -> dict[str, Any]:
+            found = [await db.fetch_one(text, [1]) for _ in range(3)]
+            assert found[0] is not None
+            assert found == [found[0]] * 3
+            return dict(found[0])
+
+        assert await row() == {"id": 1, "name": "a"}
+        for change, expected in (
+            ("add number int default 7", {"id": 1, "name": "a", "number": 7}),
+            ("modify number varchar(10)", {"id": 1, "name": "a", "number": "7"}),
+            ("drop name", {"id": 1, "number": "7"}),
+        ):
+            async with mysql.database(max_size=1) as other:
+                await other.execute(f"alter table {table} {change}")
+            assert await row() == expected
+
+
+async def test_a_kept_statement_follows_the_charset(mysql: Backend) -> None:
+    async with mysql.database(max_size=1) as db, mysql.table(db) as table:
+        await db.execute(f"insert into {table} values (1, ?)", ["é"])
+        async with db.connection():
+            statement = await db.prepare(f"select name from {table} where id = ?")
+            for charset in ("utf8mb4", "latin1", "utf8mb4", "utf8mb4", "latin1"):
+                await db.execute(f"set names {charset}")
+                assert [await statement.fetch_val([1]) for _ in range(3)] == ["é"] * 3
+            await statement.close()

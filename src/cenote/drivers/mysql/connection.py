@@ -17,7 +17,7 @@ from ...sql.rows import make_rows
 from ...sql.values import Conversions, convert_columns
 from ..wire import Wire, hang_up
 from .private import AUTOCOMMIT, IN_TRANSACTION, Connection, Rows, errors
-from .values import conversions, first_large_int, literals, miscounted, parameters
+from .values import KNOWN, conversions, first_large_int, literals, miscounted, parameters
 
 if TYPE_CHECKING:
     from .driver import MysqlDriver
@@ -147,7 +147,8 @@ class MysqlConnection(DriverConnection):
         raw = self.raw
         if not arguments:
             return raw.run(text)
-        values = self.values(arguments)
+        plain = raw.sending == "utf8" and KNOWN.issuperset(map(type, arguments))
+        values = arguments if plain else self.values(arguments)
         statement = self._kept(text, values)
         if statement is None:
             return self._prepare_and_run(text, values)
@@ -186,7 +187,7 @@ class MysqlConnection(DriverConnection):
         if self._changes != changes:  # a plan is what the text meant in the old mode and charset
             self.forget_plans()
             self._changes = changes
-        kind = self._kind(text, values)
+        kind = self._kind(text, values) if self.typed else text
         statement = plans.pop(kind, None)
         if statement is not None:
             plans[kind] = statement
@@ -429,7 +430,7 @@ class MysqlConnection(DriverConnection):
         return self.raw.is_dead
 
     def peer_closed(self) -> bool:
-        return not self.looks_dead() and self._wire.peer_closed()
+        return self._wire.peer_closed()
 
     def has_unread_bytes(self) -> bool:
         return not self.looks_dead() and self._wire.has_unread_bytes()

@@ -52,6 +52,8 @@ protocol: Any = library.module(
 
 AUTOCOMMIT = status.SERVER_STATUS_AUTOCOMMIT
 IN_TRANSACTION = status.SERVER_STATUS_IN_TRANS
+# Since 0.2.18 asyncmy compares the columns of an answer with those that it has noted before.
+COMPARES_COLUMNS = hasattr(protocol, "_parse_cached_binary_result")
 COM_QUERY, COM_STMT_EXECUTE = command.COM_QUERY, command.COM_STMT_EXECUTE
 FLAGS = client.FOUND_ROWS | client.SESSION_TRACK
 SESSION_CHANGED = 0x4000  # a flag of the status: the OK packet says what has changed
@@ -180,6 +182,7 @@ class Statement(PreparedStatement):
     """asyncmy's statement, for users who have prepared it themselves."""
 
     guard: Any = None  # of connection(), with whose block it ends
+    changes: int = 0  # of the session, when the columns of its answer were noted
 
     async def execute(self, args: Any = ()) -> Any:
         self._check()
@@ -245,17 +248,20 @@ class Connection(Base):
         """A text without parameters: the first result; all others are read, and dropped."""
         if self.sending != "utf8":
             self.check_text(text)
-        return self._run(COM_QUERY, text.encode(self.sending), binary=False)
+        return self._run(COM_QUERY, text.encode(self.sending))
 
     async def run_all(self, text: str) -> list[Any]:
         """The results of several statements."""
         results: list[Any] = []
-        await self._run(COM_QUERY, text.encode(self.sending), binary=False, results=results)
+        await self._run(COM_QUERY, text.encode(self.sending), results=results)
         return results
 
     def run_prepared(self, statement: Any, arguments: Sequence[Any]) -> Awaitable[Any]:
         """The same for a prepared statement."""
-        return self._run(COM_STMT_EXECUTE, self._pack(statement, arguments), binary=True)
+        if statement.changes != self.changes:
+            statement._meta = None  # noted when the settings were others
+            statement.changes = self.changes
+        return self._run(COM_STMT_EXECUTE, self._pack(statement, arguments), statement=statement)
 
     async def run_bulk(self, statement: Any, rows: Sequence[Sequence[Any]]) -> None:
         """In one message, as MariaDB can. ValueError: it is not possible, and nothing was done."""
@@ -263,7 +269,7 @@ class Connection(Base):
         if packed is None:
             raise ValueError("a column has values of several types, or none")
         head = BULK_HEAD.pack(statement._statement_id, WITH_TYPES)
-        await self._run(COM_STMT_BULK_EXECUTE, head + packed[0] + packed[1], binary=False)
+        await self._run(COM_STMT_BULK_EXECUTE, head + packed[0] + packed[1])
 
     @property
     def has_bulk(self) -> bool:
@@ -314,6 +320,7 @@ class Connection(Base):
         bare.check_text(query)
         made = await Base.prepare(bare, query.encode(bare.sending))
         statement = Statement(bare, made._statement_id, made.parameter_count)
+        statement.changes = bare.changes
         statement.guard = None if bare is self else self
         return statement
 
@@ -364,19 +371,15 @@ class Connection(Base):
         return head + packed
 
     async def _run(
-        self,
-        command: int,
-        payload: bytes,
-        *,
-        binary: bool,
-        results: list[Any] | None = None,
+        self, command: int, payload: bytes, *, statement: Any = None, results: Any = None
     ) -> Any:
+        """`statement`: the prepared one that is run, if it is one."""
         await self._execute_command(command, payload)
-        first: Any = None
+        first, noted = None, statement if COMPARES_COLUMNS else None  # of the first answer alone
         while True:
             result = Result(self)
             try:
-                await (result.read_binary(None) if binary else result.read())
+                await (result.read() if statement is None else result.read_binary(noted))
             except errors.MySQLError as error:
                 if error.args[0] in LAST_WORDS and error.sqlstate is not None:
                     await self.look_after()
@@ -387,10 +390,10 @@ class Connection(Base):
             self._note(result)
             if results is not None:
                 results.append(result)
-            first = first or result
+            first, noted = first or result, None
             if not result.has_next:
                 if self.unsure and results is None:
-                    await self._settle(b"" if binary else payload)
+                    await self._settle(payload if statement is None else b"")
                 return first
 
     async def look_after(self) -> None:
@@ -407,9 +410,11 @@ class Connection(Base):
         status = result.server_status
         if status or result.description is None:
             self.server_status = status
-        if status & SESSION_CHANGED and result.message:
-            changed = changed_variables(result.message)
-            if changed:
+        if status & SESSION_CHANGED:
+            # Behind rows whose columns were noted asyncmy skips what has changed.
+            skipped = result.message is None and result.description is not None
+            changed = changed_variables(result.message) if result.message else {}
+            if changed or skipped:
                 self.variables.update(changed)
                 self.changes += 1
                 self.unsure = True
@@ -423,7 +428,7 @@ class Connection(Base):
             return
         self._encoding = "latin1"  # whatever the names of the columns come in, it can be read
         try:
-            answer = await self._run(COM_QUERY, SETTINGS, binary=False, results=[])
+            answer = await self._run(COM_QUERY, SETTINGS, results=[])
         except errors.MySQLError:  # the next statement will say why
             self.close()
             self._connected = False
