@@ -20,7 +20,10 @@ from .waiter import Waiter
 if TYPE_CHECKING:
     from .engine import Engine
 
-PENDING = ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED
+# Looked up for every cancellation.
+ASKING, WAITING, GRANTED = ClaimState.ASKING, ClaimState.WAITING, ClaimState.GRANTED
+ACTIVE, OPEN = CircuitState.ACTIVE, Phase.OPEN
+PENDING = ASKING, WAITING, GRANTED
 
 
 class Claims:
@@ -112,7 +115,7 @@ class Claims:
         """Fail a claim whose deadline has passed while it waits, or is inspected."""
         error = self.timed_out(claim)
         # Unless a subscriber to the timeout has closed the pool, or opened the breaker.
-        if claim.state is ClaimState.WAITING or claim.state is ClaimState.GRANTED:
+        if claim.state is WAITING or claim.state is GRANTED:
             self.fail(claim, error)
 
     def timed_out(self, claim: Claim) -> AcquireTimeoutError:
@@ -173,7 +176,7 @@ class Claims:
                 self._end_wait(claim, waiter)
 
     def _end_wait(self, claim: Claim, waiter: Waiter) -> None:
-        if claim.state is ClaimState.WAITING:
+        if claim.state is WAITING:
             waiter.limited = True
             self.time_out(claim)
 
@@ -204,10 +207,10 @@ class Claims:
         """End a claim that is not driven any more."""
         engine = self._engine
         engine.lanes.note_time()
-        if claim.state is ClaimState.ASKING:
+        if claim.state is ASKING:
             engine.core.dismiss(claim)
             engine.advance()
-        elif claim.state in (ClaimState.WAITING, ClaimState.GRANTED):
+        elif claim.state in (WAITING, GRANTED):
             engine.core.leave(claim)
             self.pass_on(claim)
 
@@ -216,8 +219,8 @@ class Claims:
         engine = self._engine
         core = engine.core
         return (
-            claim.state is ClaimState.WAITING and claim.slot is None and not engine.lanes.records
-            and core.circuit is CircuitState.ACTIVE and core.phase is Phase.OPEN
+            claim.state is WAITING and claim.slot is None and not engine.lanes.records
+            and core.circuit is ACTIVE and core.phase is OPEN
         )  # fmt: skip
 
     def _cancelled(self, claim: Claim) -> None:
