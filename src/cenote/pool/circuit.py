@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
+ACTIVE: Final = CircuitState.ACTIVE  # looked up for every return
 WORDS: Final = {  # as everybody else calls the states
     CircuitState.ACTIVE: "closed",
     CircuitState.INACTIVE: "open",
@@ -168,9 +169,9 @@ class Circuit:
         """Report a return without complaint; `probe` is that of its lease."""
         engine = self._engine
         strategy = engine.strategy
-        if strategy is None or not engine.core.reports(probe):
+        if is_settled(strategy) and engine.core.circuit is ACTIVE:
             return
-        if is_settled(strategy) and engine.core.circuit is CircuitState.ACTIVE:
+        if strategy is None or not engine.core.reports(probe):
             return
         try:
             engine.call_out(strategy.report_success, engine.pool)

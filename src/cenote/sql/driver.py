@@ -198,7 +198,8 @@ class DriverConnection(StatefulConnection, ABC):
         return False
 
     def peer_closed(self) -> bool:
-        """Whether the server has closed the connection, which the library may not have read yet."""
+        """Whether the server has closed the connection, which the library may not have read yet.
+        Only asked of a connection that does not look dead."""
         return False
 
     def has_unread_bytes(self) -> bool:

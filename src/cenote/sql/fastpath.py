@@ -15,7 +15,9 @@ from .verdict import judge_failure, judge_success
 if TYPE_CHECKING:
     from .driver import DriverConnection
     from .parsing.statements import ParsedStatement
+    from .per_loop import LoopDatabase
     from .session import Session
+    from .transaction import Transaction
 
 IN_TRANSACTION, READY = SessionState.IN_TRANSACTION, ConnectionState.READY
 
@@ -54,9 +56,9 @@ async def run_statement(
         text, arguments = parsed.text, None
     else:
         text, arguments = parsed.bind(parameters)
-    connection = session.connection
-    assert connection is not None
-    session.turn.taken = True
+    connection: Any = session.connection
+    turn = session.turn
+    turn.taken = True
     try:
         try:
             result = await getattr(connection, method)(text, arguments)
@@ -68,7 +70,12 @@ async def run_statement(
         if not (connection.in_transaction and session.transactions):
             judge_success(session, connection, parsed)
     finally:
-        end_turn(session, connection)
+        if (
+            session.state is IN_TRANSACTION and connection.state is READY and not turn.waiters
+        ):  # fmt: skip
+            turn.taken = False
+        else:
+            end_turn(session, connection)
     return result
 
 
@@ -88,52 +95,56 @@ async def run_inside(session: Session, method: str, name: str) -> None:
         end_turn(session, connection)
 
 
-async def begin(session: Session, isolation: Any, read_only: bool) -> None:
-    """Begin a transaction in a new session. A connection that was dead when it was handed out is
+async def begin(block: Transaction, loop_db: LoopDatabase, task: Any) -> None:
+    """Begin a transaction on a connection of its own. One that was dead when it was handed out is
     replaced once: nothing was sent on it."""
-    connection = session.connection
+    claim = loop_db.acquire()
+    connection = await claim
+    session = loop_db.bind(connection, claim, task)
+    block.use(session)
     replaced = False
     session.turn.taken = True
     try:
         while True:
-            assert connection is not None
-            connection.expect_statement()
+            connection.underway = connection.restarted = False
             try:
-                await connection.begin(isolation, read_only)
+                await connection.begin(block._isolation, block.read_only)
                 break
             except BaseException as error:
                 await judge_failure(session, connection, None, error, False)
-                unsent = session.loop_db.driver.is_unsent(error)
-                if replaced or connection.underway or not unsent:
+                if replaced or connection.underway or not loop_db.driver.is_unsent(error):
                     raise
             connection = await session.renew()
             replaced = True
-        inside = connection.in_transaction
-        session.note_inside(inside)
+        session.note_inside(connection.in_transaction)
     finally:
         end_turn(session, connection)
+    if session.state is IN_TRANSACTION:
+        block.open(session, task)
+    else:
+        block.begun(session, task)
 
 
-async def commit(session: Session) -> bool:
+async def commit(session: Session, connection: DriverConnection) -> bool:
     """Send the COMMIT of the only transaction of a session that is ready, which it leaves; return
     False if the server rolled back instead."""
-    connection = session.connection
-    assert connection is not None
+    turn = session.turn
     session.transactions.clear()
-    session.turn.taken = True
+    turn.taken = True
+    committed: bool | None = None
     try:
         try:
-            committed = await connection.commit()
+            committed = answer = await connection.commit()
         except BaseException as error:
             await judge_failure(session, connection, None, error, True)
             raise
-        if connection.in_transaction:  # refused
-            judge_success(session, connection, None)
     finally:
-        if session.turn.waiters:
-            session.turn.give()
+        if turn.waiters:
+            turn.give()
         else:
-            session.turn.taken = False
+            turn.taken = False
         if not session.give_back_clean():
+            if committed is not None and connection.in_transaction:  # refused
+                judge_success(session, connection, None)
             session.hold_or_give_back()
-    return committed
+    return answer

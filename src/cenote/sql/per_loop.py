@@ -157,7 +157,10 @@ class LoopDatabase:
 
     def session(self) -> Session | None:
         """What the running task holds; complains about tasks started inside a transaction."""
-        task = acting_task(self)
+        return self.session_of(acting_task(self))
+
+    def session_of(self, task: Any) -> Session | None:
+        """The same of this task, which is the acting one."""
         session = self.sessions.get(task)
         if session is not None:
             return session
@@ -259,8 +262,8 @@ class LoopDatabase:
         if self.sessions and parsed.only_data:
             session = self.sessions.get(acting_task(self))
             if (
-                session is not None and session.transactions
-                and session.transactions[-1].task is session.task and is_ready(session)
+                session is not None and (blocks := session.transactions)
+                and blocks[-1].task is session.task and is_ready(session)
             ):  # fmt: skip
                 return run_statement(session, method, parsed, parameters)
         return self._run(method, parsed, parameters)

@@ -51,19 +51,13 @@ class RawTransaction:
         return self._session.loop_db is loop_db
 
 
-class Scope:
-    """A transaction that is open where a task is started. Weak: a context lives on with every
-    task and timer that was started in it."""
+class Scope(ref["AnyTransaction"]):
+    """A transaction that is open where a task is started. A weak reference: a context lives on with
+    every task and timer that was started in it."""
 
-    __slots__ = ("_transaction", "outer")
+    __slots__ = ("outer",)
 
-    def __init__(self, transaction: AnyTransaction, outer: Scope | None) -> None:
-        self._transaction = ref(transaction)
-        self.outer: Scope | None = outer
-
-    @property
-    def transaction(self) -> AnyTransaction | None:
-        return self._transaction()
+    outer: Scope | None
 
 
 scope: ContextVar[Scope | None] = ContextVar("cenote.scope", default=None)
@@ -73,16 +67,18 @@ def enter_scope(transaction: AnyTransaction) -> None:
     """Make the transaction the one that is open where tasks are started from now on."""
     if _acting:
         _everywhere(_enter, transaction)
-    else:
-        _enter(transaction)
+        return
+    here, outer = Scope(transaction), scope.get()
+    here.outer = outer if outer is None else _open_one(outer)
+    scope.set(here)
 
 
 def leave_scope(transaction: AnyTransaction) -> None:
     """If the context is the one that entered it; in another one it is over all the same."""
     if _acting:
         _everywhere(_leave, transaction)
-    else:
-        _leave(transaction)
+    elif (here := scope.get()) is not None and here() is transaction:
+        scope.set(here.outer)
 
 
 def forget_scope(loop_db: LoopDatabase) -> None:
@@ -91,15 +87,14 @@ def forget_scope(loop_db: LoopDatabase) -> None:
 
 
 def _enter(transaction: AnyTransaction) -> None:
-    outer = scope.get()
-    while outer is not None and _is_over(outer):
-        outer = outer.outer
-    scope.set(Scope(transaction, outer))
+    here = Scope(transaction)
+    here.outer = _open_one(scope.get())
+    scope.set(here)
 
 
 def _leave(transaction: AnyTransaction) -> None:
     here = scope.get()
-    if here is not None and here._transaction() is transaction:
+    if here is not None and here() is transaction:
         scope.set(here.outer)
 
 
@@ -124,15 +119,17 @@ def open_transactions() -> Iterator[AnyTransaction]:
     """Those in which the running task was started, the innermost first."""
     here = scope.get()
     while here is not None:
-        transaction = here.transaction
+        transaction = here()
         if transaction is not None and transaction.is_open:
             yield transaction
         here = here.outer
 
 
-def _is_over(here: Scope) -> bool:
-    transaction = here.transaction
-    return transaction is None or not transaction.is_open
+def _open_one(here: Scope | None) -> Scope | None:
+    """This scope, or the innermost one around it whose transaction is open."""
+    while here is not None and ((transaction := here()) is None or not transaction.is_open):
+        here = here.outer
+    return here
 
 
 if WAIT_FOR_STARTS_A_TASK:

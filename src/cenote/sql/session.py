@@ -175,8 +175,8 @@ class Session:
     def add_block(self, transaction: Transaction) -> None:
         """A transaction or savepoint has begun."""
         self.transactions.append(transaction)
-        if self.state is FREE or self.state is PINNED:  # the next statement runs already
-            self._move("begin")
+        if self.state is not IN_TRANSACTION and self.state in (FREE, PINNED):
+            self._move("begin")  # the next statement runs already
         self.claim.pin(TRANSACTION_REASON)
 
     def remove_block(self, transaction: Transaction) -> None:
@@ -379,19 +379,22 @@ class Session:
     def give_back_clean(self) -> bool:
         """Return the connection at once after a COMMIT, if there is nothing to be undone on it or
         closed; else return False."""
-        connection, loop_db = self.connection, self.loop_db
+        connection, loop_db, task = self.connection, self.loop_db, self.task
         if (
             connection is None or self.state is not IN_TRANSACTION or self.turn.taken
             or self.transactions or self.pins or self.blocks or self.changes.touched is not None
-            or connection.touched or connection.leftovers or loop_db.reset_always
-            or connection.state is not READY
+            or connection.touched or connection.leftovers or connection.state is not READY
+            or loop_db.reset_always or loop_db.sessions.get(task) is not self
         ):  # fmt: skip
             return False
         connection.returned()
         if connection.in_transaction:
             return False
-        self.connection = None
-        self.unbind()
+        self.connection = self.raw = None
+        self.state = SESSION[IN_TRANSACTION, "end"]
+        self.claim.pin(None)
+        task.remove_done_callback(self._task_done)
+        del loop_db.sessions[task]
         connection.last_heard = loop_db.time()
         loop_db.release_clean(connection)
         return True

@@ -25,7 +25,7 @@ from .pins import Pin
 from .prepared import Statement, prepare
 from .scope import acting_task, enter_scope, leave_scope
 from .session import Session
-from .states import TRANSACTION, TransactionState
+from .states import TRANSACTION, SessionState, TransactionState
 from .streams import Stream
 from .time_limits import limit_of, observed_within
 from .verbs import TextVerbs
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from .scope import AnyTransaction
 
 
-OPEN = TransactionState.OPEN
+NEW, OPEN, ENDING = TransactionState.NEW, TransactionState.OPEN, TransactionState.ENDING
+ENDED = SessionState.ENDED
 OUTCOMES: dict[TransactionState, Outcome] = {
     TransactionState.COMMITTED: "committed",
     TransactionState.ROLLED_BACK: "rolled_back",
@@ -79,12 +80,12 @@ class Transaction(TextVerbs):
         self._older: Container[Pin] = ()  # what was open before it
         self._ended: asyncio.Event | None = None  # its owner waits for its end by another task
         self._is_block = False  # of `async with`, not of begin()
-        self.state: TransactionState = TransactionState.NEW  # moved by _move() alone
+        self.state: TransactionState = NEW  # moved by _move() alone
         self.task: Any = None  # that entered it
 
     def __del__(self) -> None:
         # One that could not be made has no state.
-        if getattr(self, "state", None) is TransactionState.NEW:
+        if getattr(self, "state", None) is NEW:
             text = "db.transaction() was never entered: write `async with db.transaction():`"
             warnings.warn(text, RuntimeWarning, stacklevel=2, source=self)
 
@@ -118,12 +119,13 @@ class Transaction(TextVerbs):
         """Begin it: a transaction, or a savepoint if the task is in one."""
         if self._session is not None:
             raise RuntimeError("this transaction was used before; call db.transaction() for each")
-        self._move("enter")
+        self.state = TRANSACTION[self.state, "enter"]
         try:
             loop_db = self._database._loop_databases.here()
-            session = loop_db.session()
+            task = acting_task(loop_db) or loop_db.current_task()
+            session = loop_db.session_of(task)
             if session is None and not self._database._observers:
-                await self._begin_at_once(loop_db)
+                await fastpath.begin(self, loop_db, task)
             elif session is not None and session.is_inside(require_connection(session)):
                 await self._set_savepoint(session)
             else:
@@ -133,16 +135,9 @@ class Transaction(TextVerbs):
             raise
         return self
 
-    async def _begin_at_once(self, loop_db: LoopDatabase) -> None:
-        """On a connection of its own."""
-        task, claim = loop_db.current_task(), loop_db.acquire()
-        session = self._session = loop_db.bind(await claim, claim, task)
-        await fastpath.begin(session, self._isolation, self.read_only)
-        self._begun(session, task)
-
     async def _begin(self, loop_db: LoopDatabase, session: Session | None) -> None:
         if session is None:
-            await self._begin_at_once(loop_db)
+            await fastpath.begin(self, loop_db, loop_db.current_task())
             return
         self._session = session
         self._older = {*session.pins}
@@ -153,15 +148,20 @@ class Transaction(TextVerbs):
         except BaseException:
             session.hold_or_give_back()
             raise
-        self._begun(session, loop_db.current_task())
+        self.begun(session, loop_db.current_task())
 
-    def _begun(self, session: Session, task: Any) -> None:
-        if session.ended:
+    def use(self, session: Session) -> None:
+        """It is about to begin in this session."""
+        self._session = session
+
+    def begun(self, session: Session, task: Any) -> None:
+        """Its BEGIN was answered, unless the session has ended meanwhile."""
+        if session.state is ENDED:
             raise session.loop_db.gone()
         if session.connection is None:
             session.hold_or_give_back()
             raise messages.transaction_lost("rolled_back", "its connection was lost")
-        self._open(session, task)
+        self.open(session, task)
 
     async def _set_savepoint(self, session: Session) -> None:
         if self._isolation is not None or self.read_only:
@@ -176,7 +176,7 @@ class Transaction(TextVerbs):
         ):  # fmt: skip
             self._savepoint = f"cenote_{len(session.transactions) + 1}"
             await fastpath.run_inside(session, "savepoint", self._savepoint)
-            self._open(session, session.task)
+            self.open(session, session.task)
             return
 
         def send(connection: DriverConnection) -> Awaitable[object]:
@@ -187,12 +187,13 @@ class Transaction(TextVerbs):
             return connection.savepoint(self._savepoint)
 
         await session.run(send, None)
-        self._open(session, session.loop_db.current_task())
+        self.open(session, session.loop_db.current_task())
         if self.task is not session.task:
             self.task.add_done_callback(self._task_done)
 
-    def _open(self, session: Session, task: Any) -> None:
-        self._move("open")
+    def open(self, session: Session, task: Any) -> None:
+        """It has begun."""
+        self.state = TRANSACTION[self.state, "open"]
         self.task = task
         session.add_block(self)
         enter_scope(self)
@@ -201,12 +202,14 @@ class Transaction(TextVerbs):
 
     async def commit(self) -> None:
         """Commit it, or release its savepoint; raises `TransactionLostError` if it was lost."""
-        session = self._open_session()
+        session = self._session
+        if session is None or self.state is not OPEN:
+            session = self._open_session()
+        connection = session.connection
         at_once = (
             session.transactions and session.transactions[-1] is self
-            and not session.loop_db.database._observers and fastpath.is_ready(session)
+            and not self._database._observers and fastpath.is_ready(session)
         )  # fmt: skip
-        connection = session.connection
         try:
             if not at_once:
                 await self._wait_for_inner_blocks(session)
@@ -216,20 +219,20 @@ class Transaction(TextVerbs):
                 if self._savepoint is None:
                     await self._roll_back_all(session)  # what goes on in its place, if it does
                 raise lost.error()
-            self._move("end")
+            self.state = TRANSACTION[self.state, "end"]
             if self._savepoint is not None:
                 await self._release_savepoint(session, at_once=bool(at_once))
-            elif not at_once:
+            elif not at_once or connection is None:
                 await self._commit(session)
             else:
                 try:
-                    committed = await fastpath.commit(session)
+                    committed = await fastpath.commit(session, connection)
                 except Exception as error:
                     await self._commit_failed(session, connection, error, sent=True)
                     raise
                 if not committed:
                     raise messages.transaction_lost("rolled_back", ABORTED)
-            self._move("commit")
+            self.state = TRANSACTION[self.state, "commit"]
         except BaseException as error:
             self._end_was_cut_off(session, error)
             raise
@@ -411,14 +414,17 @@ class Transaction(TextVerbs):
         """It is over, in whichever way."""
         if self.state is OPEN:
             self._move("end")
-        if self.state is TransactionState.ENDING:
+        if self.state is ENDING:
             self._move("fail")
         leave_scope(self)
         if self._ended is not None:
             self._ended.set()
         if self._savepoint is not None:
             self.task.remove_done_callback(self._task_done)
-        elif session.ended and session.connection is None and not session.outsiders:
+        elif (
+            session.state is ENDED and session.connection is None
+            and not session.outsiders
+        ):  # fmt: skip
             self._tell_its_task(session)
             return  # its connection went back with the COMMIT
         session.remove_block(self)
@@ -464,7 +470,7 @@ class Transaction(TextVerbs):
         return self._leave_block(error)
 
     async def _leave_block(self, error: BaseException | None) -> None:
-        ends = self.state is TransactionState.ENDING and not isinstance(error, GeneratorExit)
+        ends = self.state is ENDING and not isinstance(error, GeneratorExit)
         if ends:
             await self._wait_for_end()
         if self.state is not OPEN:
@@ -574,7 +580,7 @@ class Transaction(TextVerbs):
     def _open_session(self) -> Session:
         session = self._session
         if session is None or self.state is not OPEN:
-            if self.state is TransactionState.NEW:
+            if self.state is NEW:
                 self._move("refuse")  # the error says it: no warning that it was never entered
             raise messages.transaction_over()
         return session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count as counter
 from typing import Any, ClassVar
 
@@ -171,10 +171,14 @@ class AsyncpgConnection(DriverConnection):
         await self.raw.execute(declare, *(self.values(arguments) if arguments else ()))
         return AsyncpgHeldRowCursor(self, name)
 
-    async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
+    def begin(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, isolation: Isolation | None, read_only: bool
+    ) -> Coroutine[Any, Any, None]:
         if isolation is None and not read_only:
-            await private.command(self.raw, BEGIN)
-            return
+            return private.command(self.raw, BEGIN)  # type: ignore[no-any-return]
+        return self._begin_as(isolation, read_only)
+
+    async def _begin_as(self, isolation: Isolation | None, read_only: bool) -> None:
         for text in POSTGRESQL.begin(isolation, read_only):
             await private.command(self.raw, text)
 
@@ -206,7 +210,7 @@ class AsyncpgConnection(DriverConnection):
         return private.is_dead(self.raw)
 
     def peer_closed(self) -> bool:
-        return not self.raw.is_closed() and self._wire.peer_closed()
+        return self._wire.peer_closed()
 
     def has_unread_bytes(self) -> bool:
         return not self.raw.is_closed() and self._wire.has_unread_bytes()

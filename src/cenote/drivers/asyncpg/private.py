@@ -128,16 +128,16 @@ class Connection(Base):
         if protocol is None or section._acquired or self._query_loggers or self._aborted:
             return await self._run_slowly(query, arguments, want)
         key = (query, protocol.get_record_class(), False)
-        kept = self._stmt_cache._entries.get(key)
-        if kept is None or kept._statement.closed or not protocol.is_connected():
+        entries = self._stmt_cache._entries
+        kept = entries.get(key)
+        if kept is None or not protocol.is_connected() or (statement := kept._statement).closed:
             return await self._run_slowly(query, arguments, want)
-        self._stmt_cache._entries.move_to_end(key)
+        entries.move_to_end(key)
         extra, limit = want == STATUS, LIMITS[want]
         section._acquired = 1
         refused = False
         found: Any = None
         try:
-            statement = kept._statement
             try:
                 found = await protocol.bind_execute(statement, arguments, "", limit, extra, None)
             except asyncpg.OutdatedSchemaCacheError:
@@ -158,16 +158,14 @@ class Connection(Base):
                     raise
         finally:
             section._acquired = 0
-        if want == ROWS:
-            return found
-        if want == STATUS:
-            return found[1].decode()
-        if not found:
-            return None
-        row = found[0]
-        if want == ROW:
-            return row
-        return row[0] if row else None  # SELECT without columns
+        if limit:
+            if not found:
+                return None
+            row = found[0]
+            if want == ROW:
+                return row
+            return row[0] if row else None  # SELECT without columns
+        return found[1].decode() if extra else found
 
     def _run_slowly(self, query: str, arguments: Any, want: int) -> Any:
         method = (self.fetch, self.fetchrow, self.fetchval, self.execute)[want]
@@ -276,9 +274,13 @@ def ends(raw: Any) -> tuple[Any, Any]:
 
 def command(raw: Any, text: str) -> Any:
     """Run a text without parameters; gives what the server answered to the last of it."""
-    if type(raw) is not Connection or raw._query_loggers or is_dead(raw):
+    protocol = raw._protocol
+    if (
+        protocol is None or type(raw) is not Connection or raw._query_loggers
+        or raw._aborted or not protocol.is_connected()
+    ):  # fmt: skip
         return raw.execute(text)
-    return raw._protocol.query(text, None)
+    return protocol.query(text, None)
 
 
 async def sync(raw: Any) -> None:

@@ -63,6 +63,8 @@ class ParsedStatement:
         template = self._positional
         if template is None or not isinstance(parameters, (list, tuple)):
             template = self.template(parameters)
+        elif len(parameters) == template.count:
+            return template.text, parameters or None
         arguments = template.bind(parameters)
         return template.text, arguments or None
 
