@@ -88,7 +88,7 @@ def test_a_fleet_is_neither_copied_nor_pickled(do):
         ("postgresql+psycopg://app@db/shop", False),
     ],
 )
-def test_only_a_ledger_that_cannot_notice_a_death_needs_an_audit(url, audits):
+def test_only_a_ledger_that_cannot_notice_deaths_needs_an_audit(url, audits):
     try:
         fleet = Fleet(url, budget=5)
     except ImportError as error:

@@ -31,7 +31,7 @@ async def test_what_is_still_out_is_named() -> None:
     check_ledger(pool)
 
 
-async def test_a_place_of_a_lane_that_did_not_come_back_is_named() -> None:
+async def test_a_lost_place_of_a_lane_is_named() -> None:
     pool = cenote.Pool(object)
     lane = pool.lane("batch", max_size=1)
     pool.release(await lane.acquire())

@@ -358,7 +358,7 @@ async def test_holders_and_errors_name_the_lane(make_pool):
     await give_all(pool, [ours, other])
 
 
-async def test_a_timeout_in_a_lane_blames_the_pool_if_that_is_full(make_pool):
+async def test_a_timeout_in_a_lane_blames_the_full_pool(make_pool):
     pool = make_pool(Thing, max_size=1)
     batch = pool.lane("batch", max_size=1)
     held = await pool.acquire()
