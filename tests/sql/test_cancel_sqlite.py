@@ -104,3 +104,49 @@ async def test_a_cancelled_statement_that_waits_for_a_lock(backend: Backend) -> 
             await let_be_cancelled(task)
         assert await db.fetch_val(f"select count(*) from {table}") == 1
         await no_slot_is_lost(db)
+
+
+@with_sqlite
+@pytest.mark.parametrize("style", ["stream", "cursor"])
+@pytest.mark.parametrize("way", ["in a statement", "between two"])
+async def test_rows_that_nobody_reads_any_more_hold_no_lock(
+    backend: Backend, style: str, way: str
+) -> None:
+    """The cancelled transaction is over, although its stream is still referred to."""
+    async with (
+        backend.database(f"{backend.url}?timeout=0", max_size=2) as db,
+        backend.table(db, "id {int}") as table,
+    ):
+        query = f"select id from {table}"
+        await db.execute_many(f"insert into {table} values (?)", [[i] for i in range(1000)])
+        kept: list[Any] = []
+        reading = asyncio.Event()
+
+        async def wait() -> None:
+            reading.set()
+            if way == "in a statement":
+                await db.fetch_val(backend.slow)
+            await asyncio.Event().wait()
+
+        async def work() -> None:
+            async with db.transaction():
+                await db.execute(f"insert into {table} values (-1)")
+                if style == "stream":
+                    kept.append(await db.iterate(query).start())
+                else:
+                    async with db.connection() as c:
+                        kept.append(await c.execute(query))
+                        await kept[0].fetchone()
+                        await wait()
+                await wait()
+
+        task = asyncio.create_task(work())
+        async with asyncio.timeout(WAIT):
+            await reading.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        await eventually(lambda: not db.pool.stats().destroying)
+        await db.execute(f"insert into {table} values (-2)")
+        assert await db.fetch_val(f"select count(*) from {table}") == 1001
+        assert await db.fetch_val(f"select min(id) from {table}") == -2
+        assert kept

@@ -15,6 +15,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 from warnings import warn
+from weakref import WeakSet
 
 from .cursor import Cursor, pending
 from .worker import Worker
@@ -46,6 +47,7 @@ class Connection:
         """For `connect()`, which has opened the connection in the thread of the worker."""
         self._sqlite: sqlite3.Connection | None = sqlite  # None once it is closed
         self._worker = worker
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()  # that may be open
         self.iter_chunk_size = iter_chunk_size  # rows that `async for` reads at once
 
     def __del__(self) -> None:
@@ -79,12 +81,17 @@ class Connection:
         """Call the function in the thread, after everything that was started before."""
         return await self.post(partial(function, *arguments, **options))
 
+    def watch(self, cursor: sqlite3.Cursor) -> sqlite3.Cursor:
+        """Return the cursor, which is closed with the connection."""
+        self._cursors.add(cursor)
+        return cursor
+
     async def close(self) -> None:
         """Wait for everything that was started, then close; harmless after that."""
         if self._sqlite is None:
             return
         try:
-            await self.post(self._sqlite.close)
+            await self.post(_end, self._sqlite, [*self._cursors])
         finally:
             self._sqlite = None
             self._worker.stop()
@@ -95,7 +102,7 @@ class Connection:
         if sqlite is not None:
             with suppress(sqlite3.ProgrammingError):  # closed in this very moment, by close()
                 sqlite.interrupt()
-            self._worker.post(_end, sqlite)
+            self._worker.post(_end, sqlite, [*self._cursors])
             self._worker.stop()
 
     async def __aenter__(self) -> Connection:
@@ -113,19 +120,19 @@ class Connection:
 
     @pending
     async def cursor(self) -> Cursor:
-        return Cursor(self, await self.run(self.sqlite.cursor))
+        return Cursor(self, self.watch(await self.run(self.sqlite.cursor)))
 
     @pending
     async def execute(self, sql: str, parameters: Any = ()) -> Cursor:
-        return Cursor(self, await self.run(self.sqlite.execute, sql, parameters))
+        return Cursor(self, self.watch(await self.run(self.sqlite.execute, sql, parameters)))
 
     @pending
     async def executemany(self, sql: str, parameters: Iterable[Any]) -> Cursor:
-        return Cursor(self, await self.run(self.sqlite.executemany, sql, parameters))
+        return Cursor(self, self.watch(await self.run(self.sqlite.executemany, sql, parameters)))
 
     @pending
     async def executescript(self, sql_script: str) -> Cursor:
-        return Cursor(self, await self.run(self.sqlite.executescript, sql_script))
+        return Cursor(self, self.watch(await self.run(self.sqlite.executescript, sql_script)))
 
     @pending
     async def execute_fetchall(self, sql: str, parameters: Any = ()) -> list[Any]:
@@ -266,8 +273,15 @@ def forget_interrupt(sqlite: sqlite3.Connection) -> None:
         sqlite.execute("SELECT 1").close()
 
 
-def _end(sqlite: sqlite3.Connection) -> None:
-    forget_interrupt(sqlite)
+def _end(sqlite: sqlite3.Connection, cursors: list[sqlite3.Cursor]) -> None:
+    """Roll back and close. A cursor that is open would keep the file open, and the transaction with
+    its locks, for as long as somebody refers to it."""
+    with suppress(sqlite3.Error):
+        for cursor in cursors:
+            cursor.close()
+        forget_interrupt(sqlite)
+        if sqlite.in_transaction:
+            sqlite.execute("ROLLBACK").close()
     sqlite.close()
 
 

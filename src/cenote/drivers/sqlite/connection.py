@@ -223,6 +223,7 @@ class SqliteConnection(DriverConnection):
         except BaseException:
             self._sources -= 1
             raise
+        self.raw.watch(cursor)
         source = SqliteRowCursor(self, cursor)
         if self._eager:
             rows = await source.fetch(EAGER)
