@@ -140,3 +140,34 @@ async def test_a_connection_block_is_left_while_a_cancelled_child_ends(backend: 
         await db.rollback()
         await settled(db)
         assert await in_task(ids(db, table)) == []
+
+
+async def test_a_connection_is_given_out_in_turn(backend: Backend) -> None:
+    """With psycopg it is told to the server that the transaction begins, and a statement of another
+    task comes meanwhile."""
+    async with backend.database(max_size=1) as db, backend.table(db, "id {int}") as table:
+        async with asyncio.timeout(WAIT), db.transaction() as tx:
+            insert = asyncio.create_task(tx.execute(f"insert into {table} values (1)"))
+            async with db.connection():
+                assert await insert == 1
+            assert db.in_transaction
+        assert await db.fetch_val(f"select count(*) from {table}") == 1
+
+
+@pytest.mark.parametrize("backend", ["psycopg"], indirect=True)
+async def test_a_statement_waits_for_one_of_the_driver(backend: Backend) -> None:
+    """It is no sign that the transaction has ended."""
+    async with backend.database(max_size=1) as db, backend.table(db, "id {int}") as table:
+        async with asyncio.timeout(WAIT), db.transaction() as tx, db.connection() as c:
+            raw = asyncio.create_task(c.execute("select pg_sleep(0.2)"))
+            await eventually(lambda: c.info.transaction_status.name == "ACTIVE")
+            async with db.connection():
+                pass
+            assert await tx.execute(f"insert into {table} values (1)") == 1
+            await raw
+            raw = asyncio.create_task(c.execute("select pg_sleep(0.2)"))
+            await eventually(lambda: c.info.transaction_status.name == "ACTIVE")
+            async with db.transaction():  # its savepoint is sent with the statement
+                await db.execute(f"insert into {table} values (2)")
+            await raw
+        assert await db.fetch_val(f"select count(*) from {table}") == 2

@@ -69,7 +69,7 @@ def require_connection(
     connection = session.connection
     if (
         session.transactions and connection is not None and (in_turn or not session.turn.taken)
-        and not connection.in_transaction and not connection.is_dead
+        and not connection.in_transaction and not connection.is_dead and not connection.is_stuck()
     ):  # fmt: skip
         session.lose("unknown", "something by the driver's own means ended it", None)
     if session.lost is not None:

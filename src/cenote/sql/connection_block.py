@@ -39,7 +39,7 @@ class ConnectionBlock:
                     ConnectionError("the connection was lost while it was idle")
                 )
                 connection = await session.renew()
-            await lend(session, connection)
+            connection = await lend(session)
         except BaseException:
             session.hold_or_give_back()
             raise
@@ -65,22 +65,33 @@ class ConnectionBlock:
         await leave_block(session, error, self._joined)
 
 
-async def lend(session: Session, connection: DriverConnection) -> None:
-    """Notify the driver that its connection is given out; if that is cancelled, or the connection
-    is lost meanwhile, it is destroyed."""
-    inside = session.is_inside(connection)
+async def lend(session: Session) -> DriverConnection:
+    """Return the connection, after the driver was notified that it is given out. That comes in turn
+    with the statements of other tasks. If it is cancelled, or the connection is lost meanwhile, it
+    is destroyed."""
+    turn = session.turn
+    if turn.taken:
+        await turn.wait()
+    else:
+        turn.taken = True
     try:
-        await connection.lend()
-    except BaseException as error:
-        is_error = isinstance(error, Exception)
-        if not is_error:
-            connection.interrupt()
-        elif not (session.loop_db.driver.is_disconnect(error) or connection.is_dead):
+        connection = require_connection(session, in_turn=True)
+        inside = session.is_inside(connection, in_turn=True)
+        try:
+            await connection.lend()
+        except BaseException as error:
+            is_error = isinstance(error, Exception)
+            if not is_error:
+                connection.interrupt()
+            elif not (session.loop_db.driver.is_disconnect(error) or connection.is_dead):
+                raise
+            session.drop_connection(error if is_error else None)
+            if inside:
+                session.lose("rolled_back", "its connection was lost", error)
             raise
-        session.drop_connection(error if is_error else None)
-        if inside:
-            session.lose("rolled_back", "its connection was lost", error)
-        raise
+    finally:
+        turn.give()
+    return connection
 
 
 async def leave_block(
@@ -107,7 +118,9 @@ async def leave_block(
         session.drop_connection(error or gone)
         if inside:
             session.lose("rolled_back", "its connection was lost", error)
-    elif session.transactions and not (session.turn.taken or connection.in_transaction):
+    elif session.transactions and not (
+        session.turn.taken or connection.in_transaction or connection.is_stuck()
+    ):
         session.lose("unknown", "something in a connection() block ended it", error)
     elif not session.turn.taken and session.pin_reason() is None:
         await session.give_back().wait()

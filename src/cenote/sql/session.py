@@ -136,14 +136,17 @@ class Session:
 
     def is_inside(self, connection: DriverConnection, *, in_turn: bool = False) -> bool:
         """Whether it is in a transaction, or was when its connection died. While a statement of
-        another task runs, psycopg does not know: then it is as it was before that statement."""
+        another task runs, also one by way of connection(), psycopg does not know: then it is as it
+        was before that statement."""
         if self.transactions:
             return True
         if self.turn.taken and not in_turn:
             return self.state is IN_TRANSACTION
         if connection.in_transaction:
             return True
-        return self.state is IN_TRANSACTION and connection.is_dead  # a dead driver forgets it
+        if self.state is not IN_TRANSACTION:
+            return False
+        return connection.is_dead or connection.is_stuck()  # a dead driver forgets it
 
     def note_inside(self, inside: bool) -> None:
         if inside and (self.state is FREE or self.state is PINNED):

@@ -40,6 +40,8 @@ def judge_success(
 ) -> None:
     """Judge a statement that has succeeded: a raw transaction may have begun or ended with it."""
     inside = connection.in_transaction  # it has just answered, so the driver knows
+    if session.transactions and not inside:  # unless another task runs something by connection()
+        inside = connection.is_stuck()
     if not (session.private or session.transactions):
         session.note_inside(inside)
     if parsed is not None:
