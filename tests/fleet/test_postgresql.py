@@ -12,6 +12,7 @@ from cenote.fleet.hosts import session_prefix
 from cenote.fleet.ledger import LedgerConfig, LedgerConfigError, LedgerError
 from cenote.fleet.loading import new_ledger
 from cenote.fleet.postgresql import HostNotes
+from cenote.fleet.view import share_of
 from cenote.testing import FaultProxy
 from tests.support.pool_load import Load
 from tests.support.servers import PASSWORD, PostgresServer
@@ -275,6 +276,19 @@ async def test_a_new_process_without_any_answer_has_its_floor(postgres_server, t
         async with World(url, tmp_path, "silent") as world:
             pool = await world.pool("one", world.fleet("one"))
             assert pool.max_size == 1
+
+
+async def test_who_joins_a_host_without_a_session_has_its_floor(postgres_server, tmp_path):
+    with FaultProxy(postgres_server.host, postgres_server.port) as proxy:
+        place = f"{postgres_server.host}:{postgres_server.port}"
+        url = postgres_server.tcp_url().replace(place, f"{proxy.host}:{proxy.port}")
+        async with World(url, tmp_path, "joining") as world:
+            first = await world.pool("one", world.fleet("one", ttl=1))
+            await eventually(lambda: first.max_size == BUDGET)
+            proxy.black_hole()
+            await eventually(lambda: not share_of(first).reachable)
+            second = await world.pool("one", world.fleet("one", ttl=1), min_size=2)
+            assert second.max_size == 2
 
 
 def test_a_wrong_url_is_refused_before_anything_is_connected(tmp_path):

@@ -363,7 +363,6 @@ class MemberLoan:
         except LedgerError as error:
             slow = isinstance(error.__cause__, TimeoutError)
             if slow and self._may_join_later():
-                self._again = True
                 return
             self._failed(began, error, slow=slow)
         except TimeoutError:
@@ -393,7 +392,7 @@ class MemberLoan:
         if self._over:
             return
         pause = self._beat_every * random.uniform(1 - JITTER, 1)
-        if self.lease.failing_since is not None:
+        if self.lease.failing_since is not None or self.lease.state is LeaseState.JOINING:
             pause /= RETRY
         self._beat.start_at(self._loop, began + pause, self._begin)
         if self._again or self._has_to_tell():

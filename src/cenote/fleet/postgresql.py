@@ -209,10 +209,11 @@ class PostgresLedger(LocalLedger):
         if notes.error:
             raise LedgerConfigError(notes.error)
         silence = self._clock() - notes.lost if notes.lost else 0.0
-        if others.last.since < 0 or silence > PATIENT_BEATS * self._config.beat:
-            raise LedgerError(
-                self.said or f"{self._where()}: no session at the server for {silence:.0f} s"
-            )
+        said = self.said or f"{self._where()}: no session at the server for {silence:.0f} s"
+        if others.last.since < 0:
+            raise LedgerError(said)
+        if silence > PATIENT_BEATS * self._config.beat:
+            raise LedgerError(said) from TimeoutError()  # who joins now is not the only one here
 
     def _grant(self, ledger: ReferenceLedger, member: str, grant: Grant) -> Grant:
         """A grant of the file, as that of the whole fleet."""
