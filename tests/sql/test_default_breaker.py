@@ -115,3 +115,41 @@ async def test_it_recovers_from_a_restart_under_load(
     states = [str(event.reason) for event in events if event.kind == "state_changed"]
     assert states[:2] == ["INACTIVE", "RECOVERING"]
     assert states[-1] == "ACTIVE"
+
+
+async def test_after_an_outage_connections_are_made_four_at_a_time(backend: Backend) -> None:
+    down, doors, most, served = True, asyncio.Event(), 0, 0
+    under_way: set[object] = set()
+
+    async def on_connect(connection: object) -> None:
+        nonlocal most
+        if down:
+            raise RuntimeError("not yet")
+        under_way.add(connection)
+        most = max(most, len(under_way))
+        await doors.wait()
+        under_way.remove(connection)
+
+    async def hold() -> None:
+        nonlocal served
+        async with db.transaction(read_only=True):
+            served += 1
+            await eventually(lambda: served == 9)
+
+    strategy = cenote.ConsecutiveFailures(1, recovery_timeout=0.0, success_threshold=1)
+    async with backend.database(max_size=10, strategy=strategy, on_connect=on_connect) as db:
+        assert isinstance(await outcome(db.fetch_val("select 1")), RuntimeError)
+        assert db.pool.state is cenote.CircuitState.INACTIVE
+        down = False
+        doors.set()
+        assert await db.fetch_val("select 1") == 1  # the probe
+        assert db.pool.state is cenote.CircuitState.ACTIVE
+        doors.clear()
+        tasks = [asyncio.create_task(hold()) for _ in range(9)]
+        try:
+            await eventually(lambda: len(under_way) >= 4 and served)
+            assert (db.pool.stats().creating, db.pool.waiting_count, served) == (4, 8, 1)
+        finally:
+            doors.set()
+        await asyncio.gather(*tasks)
+        assert (most, db.pool.stats().created) == (4, 9)
