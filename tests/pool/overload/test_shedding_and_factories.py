@@ -184,3 +184,19 @@ async def test_a_place_freed_by_a_slow_factory_is_new(shedding):
     await advance(LONG + 0.25)
     assert isinstance(failing.exception(), OSError)
     await give_all(pool, [other, parked.result()])
+
+
+async def test_who_waited_for_its_lane_is_not_shed(shedding):
+    pool = shedding(Thing, max_size=2)
+    lane = pool.lane("lane", max_size=1)
+    other, held = await pool.acquire(), await lane.acquire()
+    parked = acquiring(lane)
+    await settle()
+    old = acquiring(pool)
+    await advance(INTERVAL)
+    pool.release(held)
+    await settle()
+    assert parked.result() is held  # it stood in the queue for no time, and that ends the overload
+    pool.release(other)
+    await give_all(pool, [held, await old])
+    assert not pool.stats().refused
