@@ -41,12 +41,14 @@ def other(tmp_path):
     assert child.returncode == 0
 
 
-@pytest.mark.parametrize("width", [320, 1280])
-def test_all_processes_of_the_fleet_are_on_its_page(program, browser, other, tmp_path, width):
+@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (320, "dark"), (1280, "light")])
+def test_all_processes_of_the_fleet_are_on_its_page(
+    program, browser, other, tmp_path, width, scheme
+):
     fleet = cenote.Fleet(budget=10, name="shop", path=tmp_path / "ledger")
     pool = program.pool(object, max_size=8, fleet=fleet, name="web")
     thing = program.acquire(pool)
-    browser.open(program.serve(), width=width, height=900)
+    browser.open(program.serve(), width=width, height=900, scheme=scheme)
     browser.until(lambda: browser.text("#fleets .name") == "shop")
     browser.click("#fleets a")
     browser.until(lambda: browser.text("#fleet-name") == "shop" and browser.seen("#fleet-rows"))
@@ -65,6 +67,7 @@ def test_all_processes_of_the_fleet_are_on_its_page(program, browser, other, tmp
     assert "2 processes on 1 host" in browser.text("#fleet-facts")
     assert browser.run("return document.querySelectorAll('#fleet-bar i').length") == 2
     assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.violations() == []
     assert browser.complaints() == []
     browser.click("#pools a")
     browser.until(lambda: browser.text("#pool-name") == "web" and not browser.seen("#fleet"))
