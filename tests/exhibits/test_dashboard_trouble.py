@@ -119,6 +119,18 @@ def test_a_saturated_pool_names_who_holds(program, browser):
     browser.until(lambda: browser.seen("#calm"))
 
 
+def test_a_lane_at_its_limit_is_not_all(program, browser):
+    browser.open(program.serve())
+    state = "state: 'ACTIVE', max: 6, waiting: 2, idle: 0, saturated: 1000, since: null, top: []"
+    for active, said in (
+        (5, "Acquires wait since"),
+        (6, "All 6 in use since"),
+    ):
+        (trouble,) = browser.run(f"return troublesOf({{ {state}, active: {active} }}, [], 9000)")
+        assert trouble[1].startswith(said)
+        assert trouble[1].endswith(", 2 waiting")
+
+
 def test_refusals_and_timeouts_are_told_apart(program, browser):
     pool = program.pool(Thing, name="orders", max_size=1, max_waiting=0)
     thing = program.acquire(pool)

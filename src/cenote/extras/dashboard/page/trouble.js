@@ -32,7 +32,8 @@ function troublesOf(pool, samples, now) {
   }
   if (pool.saturated !== null && now - pool.saturated >= SATURATED) {
     const who = pool.top.map(([task, where, held]) => `task ${task} for ${age(Math.max(0, (now - held) / 1000))}${where ? ` (${where})` : ''}`);
-    const full = pool.idle ? 'Acquires wait' : `All ${number(pool.max)} in use`;
+    // A lane at its limit has waiters while others find something.
+    const full = pool.active < pool.max ? 'Acquires wait' : `All ${number(pool.max)} in use`;
     found.push(['warn', `${full} since ${clock(pool.saturated)}, ${compact(pool.waiting)} waiting`, [], who.length ? `Longest: ${who.join('; ')}` : '']);
   }
   const late = recently(samples, 6);
