@@ -337,6 +337,7 @@ KINDS = {
 
 
 @pytest.mark.virtual_time
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("factory", [Thing, make_slowly])
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)

@@ -270,6 +270,7 @@ HOOKS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", HOOKS.values(), ids=HOOKS)
 @pytest.mark.parametrize("subscribed", [False, True])
 async def test_a_stack_that_is_too_deep_loses_nothing(options, subscribed):
