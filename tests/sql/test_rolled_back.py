@@ -25,6 +25,7 @@ from tests.support.faults import (
     with_server,
     with_sqlite,
 )
+from tests.support.held import loop_database_of
 from tests.support.setting import Setting, setting
 from tests.support.waiting import WAIT, eventually
 
@@ -343,6 +344,21 @@ async def test_a_cancelled_transaction_is_undone_alone(backend: Backend) -> None
         found = await mine(place)
         assert set(done) <= set(found)
         assert all(number + 1000 in found for number in found if 1 < number < 1000)
+
+
+async def test_a_transaction_lost_by_another_task_is_undone_alone(backend: Backend) -> None:
+    """The task that has begun it goes on at once, and waits until it is undone."""
+    async with undone(backend) as place:
+        await place.insert(1)
+        with pytest.raises(TransactionLostError):  # noqa: PT012
+            async with place.db.transaction() as tx:
+                await place.insert(2)
+                child = asyncio.create_task(tx.fetch_val(backend.slow))
+                session = loop_database_of(place.db).sessions[asyncio.current_task()]
+                await eventually(lambda: session.turn.taken)
+                child.cancel()
+                await asyncio.wait([child])
+        assert await mine(place) == [1]
 
 
 async def cancel_to_the_end(task: asyncio.Task[None]) -> None:

@@ -148,7 +148,7 @@ class SharedConnection(DriverConnection):
         if self._savepoint is not None:
             return await shared.run(shared.send(call, interruption), interruption)
         if self._loan is None:
-            await shared.take_turn()
+            await shared.take_turn(self)
         wanted = [True]
         try:
             work = self._run_by_itself(call, wanted, interruption)
@@ -183,7 +183,7 @@ class SharedConnection(DriverConnection):
     async def begin(self, isolation: Isolation | None, read_only: bool) -> None:
         shared = self._shared
         if self._loan is None:
-            await shared.take_turn()
+            await shared.take_turn(self)
         self._savepoint = name = shared.new_savepoint()
         try:
             await shared.run(shared.send(lambda connection: connection.savepoint(name)))
@@ -240,7 +240,7 @@ class SharedConnection(DriverConnection):
     async def lend(self) -> None:
         shared = self._shared
         if self._savepoint is None and self._loan is None:
-            await shared.take_turn()
+            await shared.take_turn(self)
             self._loan = name = shared.new_savepoint()
             try:
                 await shared.run(shared.send(lambda connection: connection.savepoint(name)))

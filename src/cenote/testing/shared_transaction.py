@@ -47,24 +47,28 @@ class SharedTransaction:
         self._taken = False  # somebody has the turn, or was just given it
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._owner: Task | None = None  # who has the turn
+        self._holder: DriverConnection | None = None  # the stand-in by which it has the turn
         self._tasks: set[Task] = set()  # what is under way on the real connection
 
     # -- turns -----------------------------------------------------------------------------------
 
-    async def take_turn(self) -> None:
-        """Wait until nobody else runs anything. Raises `PoolError` if that cannot be."""
+    async def take_turn(self, holder: DriverConnection) -> None:
+        """Wait until nobody else runs anything. Raises `PoolError` if that cannot be.
+
+        `holder`: the stand-in by which the caller has the turn then.
+        """
         me = asyncio.current_task()
         if self._taken:
             await self._queue_up(me)
         self._taken = True
-        self._owner = me
+        self._owner, self._holder = me, holder
         if self.lost is not None:
             self.give_turn()
             raise self.lost
 
     def give_turn(self) -> None:
         """Let the next task go on."""
-        self._owner = None
+        self._owner = self._holder = None
         while self._waiters:
             future = self._waiters.popleft()
             if not future.done():
@@ -96,6 +100,8 @@ class SharedTransaction:
         owner = self._owner
         if owner is None or me is None or owner.done():
             return
+        if self._holder is not None and self._holder.broken:
+            return  # what it has done is about to be undone, and then the turn is given
         if owner is me or waits_for(owner, me):
             raise PoolError(
                 f"{self._label}: task {task_name(me)!r} waits for the transaction of task "
