@@ -19,7 +19,11 @@ MEMBER = re.compile(r"^ +- (\w+)$", re.MULTILINE)
 PROTOCOLS = ("cenote.sql.driver.", "cenote.sql.dialects.", "cenote.sql.parsing.", "cenote.lender.")
 # Of a function with the arguments of another one, which its docstring names.
 LIKE_ANOTHER = {"cenote.adapters.asyncpg.create_pool": "asyncpg.create_pool()"}
-NOT_CALLED = {"cenote.Fleet.check", "cenote.Fleet.opened", "cenote.dashboard"}
+# By nobody but the interpreter, or with nothing.
+NOT_CALLED = {
+    *("cenote.Fleet.check", "cenote.Fleet.opened", "cenote.dashboard"),
+    *("cenote.Acquire.send", "cenote.Acquire.throw"),
+}
 
 
 def public_names() -> Iterator[tuple[str, list[str]]]:

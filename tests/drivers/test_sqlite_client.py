@@ -121,6 +121,36 @@ print("over")
     assert ended.stdout == "over\n"
 
 
+class Asked(sqlite3.Connection):
+    """Notes which thread asks for its transaction."""
+
+    threads: set[int]
+
+    @property
+    def in_transaction(self) -> bool:  # type: ignore[override]
+        self.threads.add(threading.get_ident())
+        return super().in_transaction
+
+
+async def test_only_its_thread_asks_for_the_transaction(tmp_path: Path) -> None:
+    """SQLite 3.53 answers another thread only when the statement that runs is over."""
+    Asked.threads = set()
+    async with await connect(tmp_path / "a.db", isolation_level=None, factory=Asked) as c:
+        assert not c.in_transaction
+        await c.execute("begin")
+        assert c.in_transaction
+        running = asyncio.ensure_future(c.execute_fetchall(ENDLESS))
+        assert c.in_transaction
+        while not running.done():  # an interruption before its first step is lost
+            await c.interrupt()
+            await asyncio.wait([running], timeout=0.01)
+        assert isinstance(running.exception(), sqlite3.OperationalError)
+        assert c.in_transaction
+        await c.rollback()
+        assert not c.in_transaction
+        assert Asked.threads == {c.thread.ident}
+
+
 # -- the connection ------------------------------------------------------------------------------
 
 

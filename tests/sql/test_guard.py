@@ -8,6 +8,7 @@ import pickle
 import sqlite3
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -551,9 +552,10 @@ async def test_a_class_of_ones_own_keeps_its_methods(tmp_path: Any) -> None:
     assert c.answer == 42
     with c:  # a transaction
         assert c.execute("select 1").fetchone() == (1,)
-    with pytest.raises(TypeError):
-        connect(":memory:").backup(c)  # asks in C, to which only __wrapped__ is a connection
-    connect(":memory:").backup(c.__wrapped__)
+    with closing(connect(":memory:")) as other:
+        with pytest.raises(TypeError):
+            other.backup(c)  # asks in C, to which only __wrapped__ is a connection
+        other.backup(c.__wrapped__)
     dismiss(c)
     with pytest.raises(cenote.NotAcquiredError):
         c.double(4)

@@ -72,7 +72,8 @@ EXTRA: dict[str, tuple[tuple[str, str], ...]] = {
         ("prepare mine from 'select 5'", "execute mine"),
     ),
 }
-# These two do leave a trace, but the queries for it see none. Others above do.
+# These two do leave a trace, but the queries for it see none, the first before MariaDB 11.2. Others
+# above do.
 UNSEEN = {"create temporary table secret (a int)", "prepare mine from 'select 1'"}
 
 
@@ -102,7 +103,7 @@ async def test_no_statement_leaves_a_trace(backend: Backend) -> None:
 
             before = await in_task(look())
             during = await in_task(leave())
-            assert (touch in UNSEEN) == (during == before), touch
+            assert touch in UNSEEN or during != before, touch
             assert await in_task(look()) == before, touch
         # What can be reset is reset, what cannot be is replaced.
         created = db.pool.stats().created

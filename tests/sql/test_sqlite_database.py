@@ -192,8 +192,8 @@ async def test_functions_are_on_every_connection(tmp_path: Path) -> None:
 async def test_a_function_that_cannot_be_registered(tmp_path: Path) -> None:
     async with no_thread_left():
         db = cenote.Database(f"sqlite:///{tmp_path}/a.db")
-        db.create_function("wrong", 1000, lambda: 1)
-        with pytest.raises(cenote.ConnectError, match="Error creating function"):
+        db.create_function("wrong", 100_000, lambda: 1)
+        with pytest.raises(cenote.ConnectError, match=r"Error creating function|'narg' must be"):
             await db.fetch_val("select 1")
         await db.close()
 

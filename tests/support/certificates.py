@@ -13,6 +13,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tests.support.servers import DATABASE, PASSWORD, MariaDBServer, MySQLServer, PostgresServer
 
+SIGNS = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 CERTIFIED = "certified"  # the user who logs in with a certificate
 HOST = "localhost"  # the one name that the certificates of servers have
 
@@ -37,6 +48,8 @@ class Authority:
         own = self._builder(self._name, self._key.public_key())
         constraints = x509.BasicConstraints(ca=True, path_length=0)
         own = own.add_extension(constraints, critical=True)
+        # From 3.13 on Python accepts no authority that does not say that it may sign.
+        own = own.add_extension(SIGNS, critical=True)
         self.certificate.write_bytes(_pem(own.sign(self._key, hashes.SHA256())))
 
     def issue(self, name: str, hosts: Sequence[str] = ()) -> Certificate:

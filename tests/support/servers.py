@@ -269,7 +269,8 @@ class RedisServer(Server):
 
     def _resolve(self, program: str) -> list[str]:
         """`CENOTE_REDIS` names another one, such as Valkey, and what starts it."""
-        return os.environ.get("CENOTE_REDIS", "").split() or super()._resolve(program)
+        other = os.environ.get("CENOTE_REDIS", "").split() if program == "redis-server" else []
+        return other or super()._resolve(program)
 
     def _command(self) -> list[str]:
         options = {
@@ -362,6 +363,7 @@ class MariaDBServer(Server):
     programs: ClassVar[tuple[str, ...]] = ("mariadbd", "mariadb-install-db")
     packages = ("mariadb-server", "mariadb")
     accounts = ("mysql",)
+    plain: ClassVar[dict[str, str]] = {"ssl": "0"}  # from 11.4 on it makes certificates by itself
 
     @property
     def socket_path(self) -> Path:
@@ -410,6 +412,8 @@ class MariaDBServer(Server):
         }
         if self.tls:
             settings |= {"ssl-cert": self.certificate, "ssl-key": self.key}
+        else:
+            settings |= self.plain
         command = ["mariadbd", "--no-defaults", "--skip-name-resolve", "--skip-log-bin"]
         command += self._storage()
         return command + [f"--{name}={value}" for name, value in settings.items()]
@@ -442,6 +446,7 @@ class MySQLServer(MariaDBServer):
 
     programs = ("mysqld",)
     packages = ("mysql-server", "mysql")
+    plain: ClassVar[dict[str, str]] = {}
 
     tree: ClassVar[Path | None] = None  # where the tree is, if not in the usual place
 

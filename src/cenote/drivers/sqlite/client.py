@@ -34,18 +34,45 @@ class ConnectionClosedError(ValueError):
         super().__init__("the connection to SQLite is closed")
 
 
+class Status:
+    """What SQLite says of a connection when a function in its thread is over.
+
+    It is asked there: since 3.53 it answers no other thread before the statement that runs has come
+    to its end, and the event loop would stand still until then.
+    """
+
+    __slots__ = ("in_transaction", "sqlite")
+
+    def __init__(self) -> None:
+        self.sqlite: sqlite3.Connection | None = None  # None until it is open
+        self.in_transaction: bool = False
+
+    def look(self) -> None:
+        """Ask again. It is called in the thread of the connection."""
+        if self.sqlite is not None:
+            try:
+                self.in_transaction = self.sqlite.in_transaction
+            except sqlite3.ProgrammingError:  # closed
+                self.in_transaction = False
+
+
 class Connection:
     """One connection to SQLite and the thread in which everything on it runs.
 
     `run(function, ...)` calls any function in that thread; `sqlite` is the `sqlite3.Connection`,
-    of which only properties may be used outside of it.
+    which may be used there only.
     """
 
     def __init__(
-        self, sqlite: sqlite3.Connection, worker: Worker, iter_chunk_size: int = ROWS_AT_ONCE
+        self,
+        sqlite: sqlite3.Connection,
+        worker: Worker,
+        status: Status,
+        iter_chunk_size: int = ROWS_AT_ONCE,
     ) -> None:
         """For `connect()`, which has opened the connection in the thread of the worker."""
         self._sqlite: sqlite3.Connection | None = sqlite  # None once it is closed
+        self._status = status
         self._worker = worker
         self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()  # that may be open
         self.iter_chunk_size = iter_chunk_size  # rows that `async for` reads at once
@@ -158,9 +185,10 @@ class Connection:
 
     @property
     def in_transaction(self) -> bool:
+        """Whether a transaction was open when the last function in the thread was over."""
         if self._sqlite is None:
             raise ConnectionClosedError
-        return self._sqlite.in_transaction
+        return self._status.in_transaction
 
     @property
     def total_changes(self) -> int:
@@ -247,24 +275,24 @@ async def connect(
 
     A connection that is opened after its caller was cancelled is closed again.
     """
-    worker = Worker(f"cenote-sqlite {database}")
-    made: list[sqlite3.Connection] = []
+    status = Status()
+    worker = Worker(f"cenote-sqlite {database}", status.look)
 
     def make() -> sqlite3.Connection:
-        made.append(sqlite3.connect(database, **options))
-        return made[0]
+        status.sqlite = sqlite3.connect(database, **options)
+        return status.sqlite
 
     try:
-        return Connection(await worker.call(make), worker, iter_chunk_size)
+        return Connection(await worker.call(make), worker, status, iter_chunk_size)
     except BaseException:
-        worker.post(_close_all, made)
+        worker.post(_close_made, status)
         worker.stop()
         raise
 
 
-def _close_all(made: list[sqlite3.Connection]) -> None:
-    for sqlite in made:
-        sqlite.close()
+def _close_made(status: Status) -> None:
+    if status.sqlite is not None:
+        status.sqlite.close()
 
 
 def forget_interrupt(sqlite: sqlite3.Connection) -> None:

@@ -18,14 +18,16 @@ class Worker:
 
     The thread does not refer to its worker. It ends after `stop()`, which a worker that is
     collected posts, and it does not keep the program alive. A forked child has no such thread:
-    what is posted there is never run.
+    what is posted there is never run. `after` is called in the thread after each function, before
+    its result is delivered.
     """
 
     __slots__ = ("_queue", "thread")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, after: Callable[[], object] = lambda: None) -> None:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self.thread: Thread = Thread(target=_work, args=(self._queue,), name=name, daemon=True)
+        arguments = (self._queue, after)
+        self.thread: Thread = Thread(target=_work, args=arguments, name=name, daemon=True)
         self.thread.start()
 
     def call(self, function: Callable[..., R], *arguments: Any) -> asyncio.Future[R]:
@@ -46,7 +48,7 @@ class Worker:
         self._queue.put(None)  # reentrant, and never blocks
 
 
-def _work(queue: SimpleQueue[Job | None]) -> None:
+def _work(queue: SimpleQueue[Job | None], after: Callable[[], object]) -> None:
     while (job := queue.get()) is not None:
         future, function, arguments = job
         result: Any = None
@@ -55,6 +57,7 @@ def _work(queue: SimpleQueue[Job | None]) -> None:
             result = function(*arguments)
         except BaseException as raised:
             error = raised
+        after()
         if future is not None:
             try:
                 future.get_loop().call_soon_threadsafe(_deliver, future, result, error)
