@@ -93,11 +93,18 @@ async def main() -> None:
     logging.getLogger("cenote").setLevel(logging.ERROR)  # show() says the same
     began = time.monotonic()
     states: list[str] = []
+    switched = asyncio.Event()
 
     def show(event: cenote.PoolEvent) -> None:
         if event.kind == "state_changed" and event.reason is not None:
             states.append(event.reason)
+            switched.set()
             print(f"{time.monotonic() - began:5.2f} s  breaker {event.reason}")
+
+    async def until(state: cenote.CircuitState) -> None:
+        while pool.state is not state:
+            switched.clear()
+            await switched.wait()
 
     pool.subscribe(show)
     results: Counter[str] = Counter()
@@ -107,7 +114,10 @@ async def main() -> None:
             backend.overloaded = overloaded
             what = "overloaded" if overloaded else "quick"
             print(f"{time.monotonic() - began:5.2f} s  the backend is {what}")
+            if overloaded:
+                await until(cenote.CircuitState.INACTIVE)
             await asyncio.sleep(0.8)
+        await until(cenote.CircuitState.ACTIVE)
         for task in clients:
             task.cancel()
         await asyncio.wait(clients)
