@@ -44,6 +44,8 @@ async def test_tasks_that_are_started_inside_are_in_it(open_subject: Any) -> Non
         await asyncio.gather(*tasks)
         assert batch.stats().acquired == 5
         assert subject.pool.pool.stats().acquired == 6
+        # Of aiosqlite a connection that is being made when its loop ends fails in its thread.
+        await eventually(lambda: subject.pool.pool.stats().creating == 0)
 
 
 async def test_other_options_of_a_name_are_refused(open_subject: Any) -> None:

@@ -57,7 +57,7 @@ async def test_an_idle_file_is_pinged_too(backend: Backend) -> None:
     for patience, expected in ((0, 2), (3600, 1)):
         async with backend.database(max_size=1, ping_after_idle=patience, on_connect=greet) as db:
             await db.fetch_val("select 2")
-            assert heard == ["select 2"]
+            assert heard[-1:] == ["select 2"]
             heard.clear()
             await idle_before(db.fetch_val("select 2"))
             assert len(heard) == expected

@@ -114,6 +114,7 @@ async def test_the_news_has_reached_the_machine(
 ) -> None:
     async with through(backend, proxy, max_size=3) as db:
         await all_at_once(db, 3)
+        await asyncio.sleep(0.005)  # the clock of uvloop ticks once in a millisecond
         getattr(proxy, fault)()
         time.sleep(0.0003)  # noqa: ASYNC251 -- so that the driver has not read it
         assert await db.fetch_val("select 1") == 1

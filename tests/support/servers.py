@@ -1,5 +1,6 @@
 """Real servers, private to a test run, on free loopback ports, in temporary directories."""
 
+import contextlib
 import os
 import random
 import re
@@ -137,10 +138,8 @@ class Server:
         orphans = children_of(self._process.pid)
         self._process.kill()
         for child in orphans:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self._process.wait()
         self._process = None
         # PostgreSQL does not start while a process of the old one has its memory.
@@ -229,8 +228,7 @@ class Server:
 
     def _write(self, name: str, text: str) -> Path:
         """A file that the server may read."""
-        path = self.directory / name
-        path.write_text(text)
+        (path := self.directory / name).write_text(text)
         user, group, _ = self._account()
         if user is not None and group is not None:
             os.chown(path, user, group)
@@ -410,13 +408,10 @@ class MariaDBServer(Server):
             "innodb-buffer-pool-dump-at-shutdown": "OFF",
             "innodb-buffer-pool-load-at-startup": "OFF",
         }
-        if self.tls:
-            settings |= {"ssl-cert": self.certificate, "ssl-key": self.key}
-        else:
-            settings |= self.plain
-        command = ["mariadbd", "--no-defaults", "--skip-name-resolve", "--skip-log-bin"]
-        command += self._storage()
-        return command + [f"--{name}={value}" for name, value in settings.items()]
+        encrypted = {"ssl-cert": self.certificate, "ssl-key": self.key}
+        settings |= encrypted if self.tls else self.plain
+        fixed = ["--no-defaults", "--skip-name-resolve", "--skip-log-bin", *self._storage()]
+        return ["mariadbd", *fixed] + [f"--{name}={value}" for name, value in settings.items()]
 
     def _storage(self) -> list[str]:
         """Small, and never waiting for the disk."""

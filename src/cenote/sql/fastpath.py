@@ -101,7 +101,7 @@ async def begin(block: Transaction, loop_db: LoopDatabase, task: Any) -> None:
     claim = loop_db.acquire()
     connection = await claim
     session = loop_db.bind(connection, claim, task)
-    block.use(session)
+    block._use(session)
     replaced = False
     session.turn.taken = True
     try:
@@ -120,9 +120,9 @@ async def begin(block: Transaction, loop_db: LoopDatabase, task: Any) -> None:
     finally:
         end_turn(session, connection)
     if session.state is IN_TRANSACTION:
-        block.open(session, task)
+        block._open(session, task)
     else:
-        block.begun(session, task)
+        block._begun(session, task)
 
 
 async def commit(session: Session, connection: DriverConnection) -> bool:

@@ -148,20 +148,20 @@ class Transaction(TextVerbs):
         except BaseException:
             session.hold_or_give_back()
             raise
-        self.begun(session, loop_db.current_task())
+        self._begun(session, loop_db.current_task())
 
-    def use(self, session: Session) -> None:
+    def _use(self, session: Session) -> None:
         """It is about to begin in this session."""
         self._session = session
 
-    def begun(self, session: Session, task: Any) -> None:
+    def _begun(self, session: Session, task: Any) -> None:
         """Its BEGIN was answered, unless the session has ended meanwhile."""
         if session.state is ENDED:
             raise session.loop_db.gone()
         if session.connection is None:
             session.hold_or_give_back()
             raise messages.transaction_lost("rolled_back", "its connection was lost")
-        self.open(session, task)
+        self._open(session, task)
 
     async def _set_savepoint(self, session: Session) -> None:
         if self._isolation is not None or self.read_only:
@@ -176,7 +176,7 @@ class Transaction(TextVerbs):
         ):  # fmt: skip
             self._savepoint = f"cenote_{len(session.transactions) + 1}"
             await fastpath.run_inside(session, "savepoint", self._savepoint)
-            self.open(session, session.task)
+            self._open(session, session.task)
             return
 
         def send(connection: DriverConnection) -> Awaitable[object]:
@@ -187,11 +187,11 @@ class Transaction(TextVerbs):
             return connection.savepoint(self._savepoint)
 
         await session.run(send, None)
-        self.open(session, session.loop_db.current_task())
+        self._open(session, session.loop_db.current_task())
         if self.task is not session.task:
             self.task.add_done_callback(self._task_done)
 
-    def open(self, session: Session, task: Any) -> None:
+    def _open(self, session: Session, task: Any) -> None:
         """It has begun."""
         self.state = TRANSACTION[self.state, "open"]
         self.task = task

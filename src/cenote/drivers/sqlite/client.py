@@ -34,7 +34,7 @@ class ConnectionClosedError(ValueError):
         super().__init__("the connection to SQLite is closed")
 
 
-class Status:
+class SqliteView:
     """What SQLite says of a connection when a function in its thread is over.
 
     It is asked there: since 3.53 it answers no other thread before the statement that runs has come
@@ -67,12 +67,12 @@ class Connection:
         self,
         sqlite: sqlite3.Connection,
         worker: Worker,
-        status: Status,
+        view: SqliteView,
         iter_chunk_size: int = ROWS_AT_ONCE,
     ) -> None:
         """For `connect()`, which has opened the connection in the thread of the worker."""
         self._sqlite: sqlite3.Connection | None = sqlite  # None once it is closed
-        self._status = status
+        self._view = view
         self._worker = worker
         self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()  # that may be open
         self.iter_chunk_size = iter_chunk_size  # rows that `async for` reads at once
@@ -188,7 +188,7 @@ class Connection:
         """Whether a transaction was open when the last function in the thread was over."""
         if self._sqlite is None:
             raise ConnectionClosedError
-        return self._status.in_transaction
+        return self._view.in_transaction
 
     @property
     def total_changes(self) -> int:
@@ -275,24 +275,24 @@ async def connect(
 
     A connection that is opened after its caller was cancelled is closed again.
     """
-    status = Status()
-    worker = Worker(f"cenote-sqlite {database}", status.look)
+    view = SqliteView()
+    worker = Worker(f"cenote-sqlite {database}", view.look)
 
     def make() -> sqlite3.Connection:
-        status.sqlite = sqlite3.connect(database, **options)
-        return status.sqlite
+        view.sqlite = sqlite3.connect(database, **options)
+        return view.sqlite
 
     try:
-        return Connection(await worker.call(make), worker, status, iter_chunk_size)
+        return Connection(await worker.call(make), worker, view, iter_chunk_size)
     except BaseException:
-        worker.post(_close_made, status)
+        worker.post(_close_made, view)
         worker.stop()
         raise
 
 
-def _close_made(status: Status) -> None:
-    if status.sqlite is not None:
-        status.sqlite.close()
+def _close_made(view: SqliteView) -> None:
+    if view.sqlite is not None:
+        view.sqlite.close()
 
 
 def forget_interrupt(sqlite: sqlite3.Connection) -> None:
