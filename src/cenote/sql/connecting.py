@@ -40,6 +40,7 @@ CUT_OFF = (
     "connection reset by peer", "server closed the connection", "connection was closed",
     "lost connection", "unexpected connection_lost", "broken pipe", "eof detected",
     "connection aborted", "[errno 104]", "[errno 54]",
+    "[errno 9]",  # of asyncmy, whose transport is closed before its first use
 )  # fmt: skip
 POOLER = ("server login has been failing", "server_login_retry")  # of PgBouncer
 LOOK = "Check the URL and connect_args, and look at the log of the server."
