@@ -183,6 +183,19 @@ async def test_a_session_that_is_killed_is_made_again(world):
         assert world.backend.most <= BUDGET
 
 
+async def test_a_good_session_is_made_again_at_once(world, monkeypatch):
+    """Others leave its locks alone for a second only."""
+    async with world:
+        fleet = world.fleet("one", ttl=1)
+        await world.pool("one", fleet)
+        before = await sessions(world)
+        await asyncio.sleep(1.5 * ledger_of(fleet).beat)  # it has worked for longer than a beat
+        monkeypatch.setattr(postgresql.random, "uniform", lambda low, high: 1e6 * high)
+        await kill(world, *before)
+        while not (await sessions(world)) - before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def test_the_next_process_takes_over_when_one_leaves(world):
     async with world:
         first, second = world.fleet("one"), world.fleet("one")

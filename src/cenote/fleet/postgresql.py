@@ -276,14 +276,17 @@ class PostgresLedger(LocalLedger):
     # -- the agent ---------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Have the session of this host, and make another one when it has ended."""
-        beat = self._config.beat
+        """Have the session of this host, and make another one when it has ended: at once, since
+        after `ORPHANED` seconds others take what it had locked."""
+        beat, loop = self._config.beat, asyncio.get_running_loop()
         while True:
+            began = math.inf  # when the session was made
             rounds = AgentRounds(self)
             try:
                 session = self._session = await HostSession.connect(
                     self._driver, self._fleet, max(1.0, beat), self._wake
                 )
+                began = loop.time()
                 try:
                     while True:
                         self._stirred.clear()
@@ -306,7 +309,8 @@ class PostgresLedger(LocalLedger):
                 await self._note_loss()
                 log(ERROR, "fleet %r: the session of this host failed, and is made again",
                     self._fleet, error=error, fields={"fleet": self._fleet})  # fmt: skip
-            await asyncio.sleep(random.uniform(0.5, 1.0) * beat / 4)
+            if loop.time() < began + beat:  # it cannot be made, or does not work for long
+                await asyncio.sleep(random.uniform(0.5, 1.0) * beat / 4)
 
     def _say(self, error: LedgerError) -> None:
         if self._news is None:  # it was closed meanwhile
