@@ -37,8 +37,8 @@ class ConnectionClosedError(ValueError):
 class SqliteView:
     """What SQLite says of a connection when a function in its thread is over.
 
-    It is asked there: since 3.53 it answers no other thread before the statement that runs has come
-    to its end, and the event loop would stand still until then.
+    It is asked there: 3.53, unlike 3.40, answers no other thread before the statement that runs has
+    come to its end, and the event loop would stand still until then.
     """
 
     __slots__ = ("in_transaction", "sqlite")
